@@ -1,0 +1,113 @@
+"""Stand-ins for the device, for releases whose V2 model runner has no CPU class of its own.
+
+Releases that have one (the folder vllm/v1/worker/cpu) bring the same stand-ins with them.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from .after_import import after_import
+
+
+class _Event:
+    """Everything is done when it is asked for: nothing to record, nothing to wait for."""
+
+    def __init__(self, *args: Any, **options: Any) -> None: ...
+
+    def record(self, stream: Any = None) -> None: ...
+
+    def wait(self, stream: Any = None) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+
+class _Stream:
+    """The one stream there is."""
+
+    def __init__(self, *args: Any, **options: Any) -> None: ...
+
+    def wait_stream(self, stream: Any) -> None: ...
+
+    def wait_event(self, event: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def __enter__(self) -> "_Stream":
+        return self
+
+    def __exit__(self, *exception: Any) -> None: ...
+
+
+def _nothing(*args: Any, **options: Any) -> None: ...
+
+
+def _stand_in_for_torch_devices() -> None:
+    import torch
+
+    cuda: Any = torch.cuda
+    cuda.Event = _Event
+    cuda.Stream = _Stream
+    cuda.current_stream = _Stream
+    cuda.stream = lambda stream: stream
+    cuda.set_stream = cuda.synchronize = _nothing
+    accelerator: Any = torch.accelerator
+    accelerator.synchronize = accelerator.empty_cache = _nothing
+
+
+def _copy_without_pinned_memory(torch_utils: Any) -> None:
+    import torch
+
+    def async_tensor_h2d(
+        data: Any, dtype: Any = None, device: Any = None, pin_memory: bool = False
+    ) -> Any:
+        return torch.tensor(data, dtype=dtype, device=device)
+
+    torch_utils.async_tensor_h2d = async_tensor_h2d
+
+
+def _buffers_on_ordinary_memory(buffer_utils: Any) -> None:
+    import torch
+
+    class UvaBuffer:
+        def __init__(self, size: Any, dtype: Any) -> None:
+            self.cpu = self.uva = torch.zeros(size, dtype=dtype, device="cpu")
+            self.np = self.cpu.numpy()
+
+    buffer_utils.UvaBuffer = UvaBuffer
+
+
+def _warm_up_by_a_profile_run(model_runner: Any) -> None:
+    # the name under which the CPU worker asks for it
+    model_runner.GPUModelRunner.warming_up_model = model_runner.GPUModelRunner.profile_run
+
+
+def _build_the_v2_runner(cpu_worker: Any) -> None:
+    v1_runner = cpu_worker.CPUModelRunner
+
+    def runner(vllm_config: Any, device: Any) -> Any:
+        if not vllm_config.use_v2_model_runner:
+            return v1_runner(vllm_config, device)
+        from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+        return GPUModelRunner(vllm_config, device)
+
+    cpu_worker.CPUModelRunner = runner
+
+
+def _stand_in(cpu: Any) -> None:
+    if (Path(cpu.__file__).parents[1] / "v1" / "worker" / "cpu").is_dir():
+        return
+    _stand_in_for_torch_devices()
+    cpu.CpuPlatform.get_current_memory_usage = classmethod(lambda cls, device=None: 0)
+    after_import("vllm.utils.torch_utils", _copy_without_pinned_memory)
+    after_import("vllm.v1.worker.gpu.buffer_utils", _buffers_on_ordinary_memory)
+    after_import("vllm.v1.worker.gpu.model_runner", _warm_up_by_a_profile_run)
+    after_import("vllm.v1.worker.cpu_worker", _build_the_v2_runner)
+
+
+def install() -> None:
+    """Decide when vLLM has chosen its CPU platform; the modules concerned come later."""
+    after_import("vllm.platforms.cpu", _stand_in)
