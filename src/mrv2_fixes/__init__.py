@@ -1,0 +1,1 @@
+"""Fixes for vLLM's Model Runner V2 as a patch series; see README.md."""
