@@ -1,4 +1,4 @@
-"""Run vLLM's V2 model runner on a machine without a GPU: the real engine, with the device stood in for.
+"""Run vLLM's V2 model runner without a GPU: the real engine, with the device stood in for.
 
 Nothing of torch, Triton or vLLM is imported here. Each module says what it changes and registers it
 for the moment when the module that it changes has been imported.

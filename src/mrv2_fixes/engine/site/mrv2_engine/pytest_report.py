@@ -1,6 +1,13 @@
-"""A pytest plugin that writes what happened as JSON: -p mrv2_engine.pytest_report --engine-report=FILE."""
+"""A pytest plugin that writes what happened as JSON.
+
+    -p mrv2_engine.pytest_report --engine-report=FILE
+
+The file is written anew after each step, so that a run that crashes or is stopped leaves what it
+had seen; the test that it was in is then "unfinished".
+"""
 
 import json
+import linecache
 import platform
 import sys
 from importlib import metadata
@@ -38,6 +45,9 @@ class _Reporter:
     def pytest_runtest_makereport(self, item: pytest.Item, call: Any) -> Any:
         report = yield
         self._add(report, report.duration, call.excinfo)
+        if report.when == "teardown" and self.tests[report.nodeid]["outcome"] == "unfinished":
+            self.tests[report.nodeid]["outcome"] = "passed"
+        self.write()
         return report
 
     @pytest.hookimpl(wrapper=True)
@@ -45,36 +55,39 @@ class _Reporter:
         report = yield
         if report.outcome != "passed":
             self._add(report, 0.0, report.call.excinfo)
+            self.write()
         return report
+
+    def pytest_sessionfinish(self) -> None:
+        self.write()
 
     def _add(self, report: Any, seconds: float, excinfo: Any) -> None:
         test = self.tests.setdefault(
-            report.nodeid, {"id": report.nodeid, "outcome": "passed", "seconds": 0.0}
+            report.nodeid, {"id": report.nodeid, "outcome": "unfinished", "seconds": 0.0}
         )
         test["seconds"] += seconds
         if report.skipped:
             test["outcome"] = "skipped"
             where = report.longrepr
             test["reason"] = where[2] if isinstance(where, tuple) else str(where)
-        elif report.failed and test["outcome"] != "failed":
+        elif report.failed and "failure" not in test:
             # as pytest says it: "failed" is the test's own code, "error" what surrounds it
             test["outcome"] = "failed" if getattr(report, "when", None) == "call" else "error"
             test["failure"] = _failure(excinfo.value if excinfo else None, self.root)
             test["failure"]["tail"] = report.longreprtext.splitlines()[-TAIL:]
 
-    def pytest_sessionfinish(self) -> None:
+    def write(self) -> None:
         vllm = find_spec("vllm")
-        self.file.write_text(
-            json.dumps(
-                {
-                    "versions": _versions(),
-                    "vllm": str(Path(vllm.origin).parent) if vllm and vllm.origin else None,
-                    "lifted": refusal.lifted,
-                    "tests": list(self.tests.values()),
-                },
-                indent=1,
-            )
-        )
+        report = {
+            "versions": _versions(),
+            "vllm": str(Path(vllm.origin).parent) if vllm and vllm.origin else None,
+            "lifted": refusal.lifted,
+            "tests": list(self.tests.values()),
+        }
+        # whole or not at all
+        temporary = self.file.with_suffix(".part")
+        temporary.write_text(json.dumps(report, indent=1))
+        temporary.replace(self.file)
 
 
 def _versions() -> dict[str, str]:
@@ -110,8 +123,6 @@ def _original(error: BaseException | None) -> BaseException | None:
 
 def _frames(traceback: TracebackType | None, root: Path) -> list[dict[str, Any]]:
     """File, line, function and source line of each frame, innermost last."""
-    import linecache
-
     frames = []
     while traceback is not None:
         code, line = traceback.tb_frame.f_code, traceback.tb_lineno

@@ -1,7 +1,7 @@
 """Drop one refusal of the V2 model runner, on request, and remember that it was dropped.
 
-0.21.0 to 0.22.1 refuse models with inner state at configuration. MRV2_ENGINE_LIFT=hybrid lets such a
-model through, to exercise the code behind the refusal; users of those releases do not get there so.
+0.21.0 to 0.22.1 refuse models with inner state at configuration. MRV2_ENGINE_LIFT=hybrid lets such
+a model through, to exercise the code behind the refusal; no user of those releases gets there so.
 """
 
 import os

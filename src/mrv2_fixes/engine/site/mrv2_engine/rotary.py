@@ -1,4 +1,4 @@
-"""vLLM's compiled CPU rotary kernel is wrong for the 3-D query of LFM2; its native form is right."""
+"""vLLM's compiled CPU rotary kernel is wrong for the 3-D query of LFM2, its native form right."""
 
 from typing import Any
 

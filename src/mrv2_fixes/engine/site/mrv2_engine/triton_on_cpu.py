@@ -1,4 +1,4 @@
-"""Let vLLM use Triton without a GPU: kernels run in Triton's own interpreter (TRITON_INTERPRET=1)."""
+"""Let vLLM use Triton without a GPU: kernels run in Triton's interpreter (TRITON_INTERPRET=1)."""
 
 from typing import Any
 

@@ -1,0 +1,17 @@
+"""The real vLLM engine of any release, without a GPU: environments, patched trees and test runs."""
+
+from __future__ import annotations
+
+from mrv2_fixes.engine.environments import EngineError, Environment, environment, newest
+from mrv2_fixes.engine.run import Report, run_tests
+from mrv2_fixes.engine.trees import patched_tree
+
+__all__ = [
+    "EngineError",
+    "Environment",
+    "Report",
+    "environment",
+    "newest",
+    "patched_tree",
+    "run_tests",
+]
