@@ -54,8 +54,8 @@ class Files(Protocol):
 class Method:
     """A method, or the absence of one.
 
-    definitions: file and class of the method and then of those that it overrides, nearest first; the
-    class is None where it does not exist.
+    definitions: file and class of the method and then of those that it overrides, nearest first;
+    the class is None where it does not exist.
     inherited: it is not the class's own, so that it may be read and not changed.
     """
 

@@ -1,7 +1,7 @@
 """Whether two pieces of a method mean the same value, whatever names it goes by on the way.
 
-``f(x=y)`` after ``y = a if c else b`` is ``f(x=a if c else b)``, and so it is when an ``if``/``else``
-assigns ``y`` once in each branch. Layout and comments do not count.
+``f(x=y)`` after ``y = a if c else b`` is ``f(x=a if c else b)``, and so it is when an
+``if``/``else`` assigns ``y`` once in each branch. Layout and comments do not count.
 """
 
 from __future__ import annotations

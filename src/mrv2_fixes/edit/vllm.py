@@ -162,8 +162,8 @@ class Class:
     def method(self, name: str, *, renamed: str = "") -> Method:
         """The method `name`, its own or inherited, or what newer releases have renamed it to.
 
-        An inherited or renamed one is only read: a change there would reach other classes too. Raises
-        Drift when there is none, or a class has more than one.
+        An inherited or renamed one is only read: a change there would reach other classes too.
+        Raises Drift when there is none, or a class has more than one.
         """
         if self._name is None:
             return Method(self._vllm, name, [(self._file, None)])

@@ -1,0 +1,38 @@
+"""Git, run for one answer at a time, whatever the user's settings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from mrv2_fixes.errors import Mrv2Error
+
+
+class GitError(Mrv2Error):
+    """Git is not there, or did not do what it was asked."""
+
+
+def run(
+    *arguments: str, folder: Path, stdin: bytes = b"", env: Mapping[str, str] | None = None
+) -> bytes:
+    """What `git` prints for `arguments`, run in `folder`.
+
+    env: variables on top of the process's own. Raises GitError with git's own last line.
+    """
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=folder,
+            input=stdin,
+            capture_output=True,
+            env={**os.environ, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **(env or {})},
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise GitError("git is not installed: install it and run this again") from error
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise GitError(f"git {arguments[0]} in {folder}: {lines[-1] if lines else 'failed'}")
+    return done.stdout

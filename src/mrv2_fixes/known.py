@@ -1,0 +1,83 @@
+"""What the published releases hold: hashes of the files that an edit looks at, and the states.
+
+The data stand in `known.json`; `make known` renews them from the wheels on the package index. With
+them a base is recognised by its files, whatever its version says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from packaging.version import Version
+
+
+class Release(msgspec.Struct, frozen=True):
+    """One published release.
+
+    files: path to SHA-256, of each file that an edit looks at, where it exists.
+    states: slug to state (see `mrv2_fixes.plan.State`) of the release as published.
+    outcomes: path to SHA-256 to the slugs that, applied, give that file.
+    """
+
+    files: dict[str, str]
+    states: dict[str, str]
+    outcomes: dict[str, dict[str, tuple[str, ...]]] = {}
+
+
+class Match(msgspec.Struct, frozen=True):
+    """A release that a base is, but for patches of this series.
+
+    release: its number.
+    applied: slugs that each changed file has in.
+    """
+
+    release: str
+    applied: Mapping[str, tuple[str, ...]]
+
+
+PATH = Path(__file__).with_name("known.json")
+
+
+@cache
+def releases() -> dict[str, Release]:
+    """Release number to what it holds, oldest first."""
+    return msgspec.json.decode(PATH.read_bytes(), type=dict[str, Release])
+
+
+def paths(known: Mapping[str, Release]) -> list[str]:
+    """Every file that is looked at in any release."""
+    return sorted({path for release in known.values() for path in release.files})
+
+
+def digest(content: bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def match(
+    files: Mapping[str, bytes], version: str | None, known: Mapping[str, Release]
+) -> Match | None:
+    """The release whose files these are.
+
+    Of several with equal files it is the one that `version` names, else the newest.
+    """
+    digests = {path: digest(files[path]) for path in paths(known) if path in files}
+    matches = [found for found in _matches(digests, known) if digests]
+    for found in matches:
+        if version is not None and found.release == Version(version).base_version:
+            return found
+    return matches[-1] if matches else None
+
+
+def _matches(digests: Mapping[str, str], known: Mapping[str, Release]) -> Iterable[Match]:
+    for number, release in known.items():
+        if set(digests) != set(release.files):
+            continue
+        changed = [path for path in digests if digests[path] != release.files[path]]
+        outcomes = {path: release.outcomes.get(path, {}).get(digests[path]) for path in changed}
+        if None not in outcomes.values():
+            yield Match(number, {path: slugs for path, slugs in outcomes.items() if slugs})

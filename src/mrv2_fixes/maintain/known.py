@@ -1,0 +1,94 @@
+"""Renew `known.json` from the official wheels of every published release that has the V2 runner.
+
+    python -m mrv2_fixes.maintain.known [RELEASE …]
+
+Named releases are read from their wheels; without names, all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+
+import msgspec
+from packaging.version import Version
+
+from mrv2_fixes import cache, known, plan, series
+from mrv2_fixes.edit.vllm import PACKAGE
+from mrv2_fixes.errors import TargetUnusable
+from mrv2_fixes.targets import release
+
+# The package of the V2 runner came with this release.
+FIRST = Version("0.12.0")
+
+
+def published() -> list[str]:
+    """The final releases on the package index that have the V2 runner, oldest first."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "vllm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    listed = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
+    if listed is None:
+        raise TargetUnusable(
+            "vllm: the package index does not list its releases; check the network"
+        )
+    numbers = sorted(map(str.strip, listed[1].split(",")), key=Version)
+    return [number for number in numbers if Version(number) >= FIRST]
+
+
+def v2_files(number: str) -> dict[str, bytes]:
+    """The files of the V2 runner in one release; a wheel downloaded for it is not kept."""
+    kept = (cache.folder() / "wheels" / number).exists()
+    target = release.read(number, lambda line: print(line, file=sys.stderr))
+    files = {path: target.files[path] for path in target.files if path.startswith(PACKAGE)}
+    if not kept:
+        shutil.rmtree(cache.folder() / "wheels" / number)
+    return files
+
+
+def describe(files: Mapping[str, bytes], paths: list[str]) -> known.Release:
+    """One release's entry, over `paths`."""
+    patches = series.load().patches
+    states = {step.patch.slug: step.state.value for step in _steps(patches, files)}
+    outcomes: dict[str, dict[str, tuple[str, ...]]] = {}
+    for chosen in _closed(patches):
+        steps = _steps(chosen, files)
+        needed = [step for step in steps if step.state is plan.State.NEEDED]
+        for path, text in {k: v for step in needed for k, v in step.files.items()}.items():
+            slugs = tuple(step.patch.slug for step in needed if path in step.files)
+            outcomes.setdefault(path, {})[known.digest(text)] = slugs
+    hashes = {path: known.digest(files[path]) for path in paths if path in files}
+    return known.Release(hashes, states, outcomes)
+
+
+def _steps(patches: tuple[series.Patch, ...], files: Mapping[str, bytes]) -> tuple[plan.Step, ...]:
+    return plan.make(patches, files, releases={}).steps
+
+
+def _closed(patches: tuple[series.Patch, ...]) -> Iterator[tuple[series.Patch, ...]]:
+    """Every choice of patches that has what it requires."""
+    for size in range(1, len(patches) + 1):
+        for chosen in itertools.combinations(patches, size):
+            slugs = {patch.slug for patch in chosen}
+            if all(set(patch.header.requires) <= slugs for patch in chosen):
+                yield chosen
+
+
+def main(numbers: list[str]) -> None:
+    """Read the wheels and write the data."""
+    texts = {number: v2_files(number) for number in numbers or published()}
+    consulted = set(known.paths(known.releases())) if known.PATH.exists() else set()
+    for files in texts.values():
+        consulted |= plan.consulted(series.load().patches, files)
+    entries = known.releases() if known.PATH.exists() and numbers else {}
+    entries |= {number: describe(files, sorted(consulted)) for number, files in texts.items()}
+    ordered = {number: entries[number] for number in sorted(entries, key=Version)}
+    text = msgspec.json.format(msgspec.json.encode(ordered), indent=1)
+    known.PATH.write_bytes(text + b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,200 @@
+"""The plan: what each patch makes of a vLLM's files. Text in, text out.
+
+Every way of delivery writes what stands here, so all of them give the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mrv2_fixes import known
+from mrv2_fixes.errors import SeriesError
+from mrv2_fixes.series import Patch
+
+if TYPE_CHECKING:
+    from mrv2_fixes.edit import Place, Vllm
+
+# `mrv2_fixes.edit` is imported where it is needed: importing LibCST takes longer than a status.
+
+
+class State(str, enum.Enum):
+    """What a patch is to a target."""
+
+    APPLIED = "applied"  # ours, and the files are what we wrote
+    UPSTREAM = "upstream"  # the base has the fix
+    NEEDED = "needed"
+    NOT_AFFECTED = "not affected"  # the code does not exist there
+    DRIFTED = "drifted"
+    TAMPERED = "tampered"  # applied by us, changed since
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What an earlier delivery wrote into a vLLM, kept beside it (`vllm/.mrv2-fixes.json`).
+
+    patches: the slugs. files: path to SHA-256 of each file as it was written.
+    """
+
+    patches: tuple[str, ...]
+    files: dict[str, str]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One patch of a plan.
+
+    detail: one line for people, such as where it has drifted; empty when there is nothing to say.
+    files: path to the whole new file, after this patch and those before it.
+    """
+
+    patch: Patch
+    state: State
+    detail: str = ""
+    files: Mapping[str, bytes] = {}
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a series makes of one vLLM.
+
+    release: the published release that the base is, by its files; None when it is none.
+    steps: one per patch, in order.
+    before, after: path to content of each file that changes.
+    """
+
+    release: str | None
+    steps: tuple[Step, ...]
+    before: Mapping[str, bytes]
+    after: Mapping[str, bytes]
+
+    def drifted(self) -> list[Step]:
+        """The steps that keep the plan from being delivered."""
+        return [step for step in self.steps if step.state in (State.DRIFTED, State.TAMPERED)]
+
+
+def make(
+    patches: Sequence[Patch],
+    files: Mapping[str, bytes],
+    *,
+    version: str | None = None,
+    record: Record | None = None,
+    releases: Mapping[str, known.Release] | None = None,
+) -> Plan:
+    """Plan `patches`, in order, for a vLLM's `files` (path below its root to content).
+
+    version: what the vLLM says it is; it decides only between releases with equal files.
+    """
+    from mrv2_fixes.edit import Drift, Vllm
+
+    base = known.match(files, version, known.releases() if releases is None else releases)
+    vllm = Vllm(files)
+    current: dict[str, bytes] = {}
+    steps = []
+    for patch in patches:
+        mark = vllm.mark()
+        first = len(vllm.places)
+        try:
+            patch.edit(vllm)
+            changed = vllm.changed()
+            state, detail = _state(vllm.places[first:])
+        except Drift as drift:
+            state, detail, changed = State.DRIFTED, str(drift), {}
+        if state is State.DRIFTED:
+            vllm.restore(mark)
+        new = {path: text for path, text in changed.items() if current.get(path) != text}
+        if state is State.NEEDED:
+            current.update(new)
+        elif state is State.UPSTREAM:
+            state, detail = _whose(patch, files, base, record)
+        steps.append(Step(patch, state, detail, new if state is State.NEEDED else {}))
+    _read_back(steps, vllm)
+    return Plan(
+        base.release if base else None,
+        tuple(steps),
+        {path: files[path] for path in current},
+        current,
+    )
+
+
+def states(
+    patches: Sequence[Patch],
+    files: Mapping[str, bytes],
+    *,
+    version: str | None = None,
+    record: Record | None = None,
+) -> Plan:
+    """The plan without new texts: of a release as published, what `known.json` says of it."""
+    base = known.match(files, version, known.releases())
+    if base is None or base.applied or record is not None:
+        return make(patches, files, version=version, record=record)
+    of_release = known.releases()[base.release].states
+    if any(patch.slug not in of_release for patch in patches):
+        return make(patches, files, version=version, record=record)
+    steps = tuple(Step(patch, State(of_release[patch.slug])) for patch in patches)
+    if any(step.state is State.DRIFTED for step in steps):
+        return make(patches, files, version=version, record=record)
+    return Plan(base.release, steps, {}, {})
+
+
+def consulted(patches: Sequence[Patch], files: Mapping[str, bytes]) -> set[str]:
+    """The files that the edits look at in a vLLM."""
+    from mrv2_fixes.edit import Drift, Vllm
+
+    vllm = Vllm(files)
+    for patch in patches:
+        with contextlib.suppress(Drift):
+            patch.edit(vllm)
+    return vllm.consulted
+
+
+def _state(places: Sequence[Place]) -> tuple[State, str]:
+    """The state that the outcomes of one patch's places add up to."""
+    from mrv2_fixes.edit import Drift, Outcome
+
+    by_outcome = {
+        outcome: [place for place in places if place.outcome is outcome] for outcome in Outcome
+    }
+    changed, present = by_outcome[Outcome.CHANGED], by_outcome[Outcome.PRESENT]
+    if changed and present:
+        raise Drift(
+            changed[0].file,
+            changed[0].symbol,
+            f"{changed[0].what} fixed, as {present[0].what} in {present[0].symbol} is",
+            "a half-made fix",
+        )
+    if changed:
+        return State.NEEDED, ""
+    return (State.UPSTREAM, "") if present else (State.NOT_AFFECTED, "")
+
+
+def _whose(
+    patch: Patch, files: Mapping[str, bytes], base: known.Match | None, record: Record | None
+) -> tuple[State, str]:
+    """Whether a fix that is in came from us."""
+    if record is not None and patch.slug in record.patches:
+        touched = [path for path in patch.header.touches if path in record.files]
+        changed = [path for path in touched if known.digest(files[path]) != record.files[path]]
+        if changed:
+            return State.TAMPERED, f"{', '.join(changed)}: changed since it was written"
+        return State.APPLIED, ""
+    if base and any(patch.slug in slugs for slugs in base.applied.values()):
+        return State.APPLIED, ""
+    return State.UPSTREAM, ""
+
+
+def _read_back(steps: Sequence[Step], vllm: Vllm) -> None:
+    """Every fix is still in once all are; two that want different things in one place raise."""
+    from mrv2_fixes.edit import Drift, Outcome
+
+    for step in steps:
+        if step.state is not State.NEEDED:
+            continue
+        first = len(vllm.places)
+        try:
+            step.patch.edit(vllm)
+        except Drift as drift:
+            raise SeriesError(f"{step.patch.slug}: undone by a later patch: {drift}") from drift
+        if any(place.outcome is Outcome.CHANGED for place in vllm.places[first:]):
+            raise SeriesError(f"{step.patch.slug}: undone by a later patch")

@@ -1,0 +1,95 @@
+"""What commands print: tables and diffs for people, plain data for machines."""
+
+from __future__ import annotations
+
+import difflib
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mrv2_fixes.plan import Plan, State
+
+if TYPE_CHECKING:
+    from mrv2_fixes.series import Patch
+    from mrv2_fixes.targets import Target
+
+STYLES = {
+    State.APPLIED: "green",
+    State.UPSTREAM: "green",
+    State.NOT_AFFECTED: "dim",
+    State.NEEDED: "yellow",
+    State.DRIFTED: "red",
+    State.TAMPERED: "red",
+}
+
+
+def base(plan: Plan, target: Target) -> str:
+    """What the target is, in words."""
+    if plan.release is None:
+        says = f"says {target.version}" if target.version else "does not say its version"
+        return f"unknown base: it {says}, and its files are those of no published release"
+    says = f", says {target.version}" if target.version not in (None, plan.release) else ""
+    return f"files of {plan.release}{says}"
+
+
+def details(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Slug and note of each patch that has one."""
+    for step in plan.steps:
+        if step.detail:
+            yield step.patch.slug, step.detail
+        if step.state is State.NEEDED and plan.release and not step.patch.affects(plan.release):
+            yield step.patch.slug, f"not proven on {plan.release}: {step.patch.header.affects} are"
+
+
+def data(plan: Plan, target: Target) -> dict[str, Any]:
+    """The same for machines."""
+    return {
+        "target": {"kind": target.kind, "where": target.where, "version": target.version},
+        "release": plan.release,
+        "note": target.note,
+        "patches": [
+            {"patch": step.patch.slug, "state": step.state.value, "detail": step.detail}
+            for step in plan.steps
+        ],
+    }
+
+
+def diff(plan: Plan, context: int = 3) -> str:
+    """The plan as one unified diff, line ends kept."""
+    return "".join(
+        unified(path, plan.before[path], plan.after[path], context) for path in sorted(plan.after)
+    )
+
+
+def unified(path: str, before: bytes, after: bytes, context: int) -> str:
+    """The unified diff of one file, as git prints it."""
+    lines = difflib.unified_diff(_lines(before), _lines(after), f"a/{path}", f"b/{path}", n=context)
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )
+
+
+def _lines(content: bytes) -> list[str]:
+    return content.decode("utf-8", "surrogateescape").splitlines(keepends=True)
+
+
+def explanation(patch: Patch) -> str:
+    """The header of a patch, for people."""
+    header = patch.header
+    rows = [
+        ("origin", header.origin),
+        ("affects", header.affects),
+        ("upstream", f"since {header.applied_upstream}" if header.applied_upstream else "not yet"),
+        ("requires", ", ".join(header.requires) or "nothing"),
+        ("changes", "\n".join(header.touches)),
+        ("adds", "\n".join(header.adds)),
+        ("removal", header.removal),
+        ("differs", " ".join(header.differs_from_upstream.split()) or "not from upstream"),
+        ("proof", "\n".join(one.test for one in header.reproducers)),
+    ]
+    width = max(len(name) for name, _ in rows) + 2
+    parts = [f"{patch.slug}\n{header.title}\n", header.description.strip() + "\n"]
+    for name, value in rows:
+        lines = [line for part in value.splitlines() for line in textwrap.wrap(part, 88 - width)]
+        parts.append(f"{name:<{width}}" + f"\n{'':<{width}}".join(lines))
+    return "\n".join(parts)

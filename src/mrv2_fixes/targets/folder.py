@@ -1,0 +1,53 @@
+"""A folder that holds `vllm/`: an unpacked source, a site-packages, or the package itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from mrv2_fixes.errors import TargetUnusable
+from mrv2_fixes.targets.target import MARK, RECORD, Target, metadata_version
+
+
+class Files(Mapping[str, bytes]):
+    """The Python files of the package below `root`, and our record; read when asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __getitem__(self, path: str) -> bytes:
+        if not self.__contains__(path):
+            raise KeyError(path)
+        try:
+            return (self._root / path).read_bytes()
+        except OSError as error:
+            raise TargetUnusable(f"{self._root / path}: {error.strerror}") from error
+
+    def __contains__(self, path: object) -> bool:
+        return isinstance(path, str) and path.startswith("vllm/") and (self._root / path).is_file()
+
+    def __iter__(self) -> Iterator[str]:
+        for path in sorted((self._root / "vllm").rglob("*.py")):
+            yield path.relative_to(self._root).as_posix()
+        if RECORD in self:
+            yield RECORD
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def read(path: Path) -> Target:
+    """The vLLM in `path`, or of which `path` is the package folder."""
+    root = path.resolve()
+    if not (root / MARK).is_file() and (root.parent / MARK).is_file() and root.name == "vllm":
+        root = root.parent
+    return Target("folder", str(path), _version(root), Files(root))
+
+
+def _version(root: Path) -> str | None:
+    """Of the one distribution beside the package; None when there is none, or more than one."""
+    found = set()
+    for metadata in root.glob("vllm*.dist-info/METADATA"):
+        found.add(metadata_version(metadata.read_text(encoding="utf-8", errors="replace")))
+    found.discard(None)
+    return found.pop() if len(found) == 1 else None

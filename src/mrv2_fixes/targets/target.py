@@ -1,0 +1,53 @@
+"""A target, as every kind of it is given to the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.parser import Parser
+
+import msgspec
+
+from mrv2_fixes.errors import TargetUnusable
+from mrv2_fixes.plan import Record
+
+RECORD = "vllm/.mrv2-fixes.json"
+MARK = "vllm/__init__.py"  # what every vLLM has
+
+
+@dataclass(frozen=True)
+class Target:
+    """One vLLM.
+
+    kind: "installed", "folder", "clone" or "wheel".
+    where: what to call it to people.
+    version: what it says it is; None when it does not say.
+    files: path below the root (``vllm/…``) to content, read when asked for.
+    note: one line that a reader must know, or empty.
+    """
+
+    kind: str
+    where: str
+    version: str | None
+    files: Mapping[str, bytes]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if MARK not in self.files or not any(path.startswith("vllm/v1/") for path in self.files):
+            raise TargetUnusable(f"{self.where}: not a vLLM: no vllm/__init__.py beside vllm/v1/")
+
+    def record(self) -> Record | None:
+        """What an earlier delivery wrote there. Raises TargetUnusable when it cannot be read."""
+        if RECORD not in self.files:
+            return None
+        try:
+            return msgspec.json.decode(self.files[RECORD], type=Record)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise TargetUnusable(f"{self.where}: {RECORD}: {error}; install vLLM again") from error
+
+
+def metadata_version(text: str) -> str | None:
+    """The version in a distribution's METADATA, when the distribution is a vLLM."""
+    headers = Parser().parsestr(text, headersonly=True)
+    name = (headers.get("Name") or "").lower()
+    return headers.get("Version") if name.split("-")[0].split("_")[0] == "vllm" else None

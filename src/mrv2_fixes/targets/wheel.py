@@ -1,0 +1,60 @@
+"""A wheel of vLLM, read in place."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from mrv2_fixes.errors import TargetUnusable
+from mrv2_fixes.targets.target import RECORD, Target, metadata_version
+
+
+class Files(Mapping[str, bytes]):
+    """The Python files of the package in a wheel, and our record, by path; read when asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with zipfile.ZipFile(path) as archive:
+            self._names = {
+                name: None
+                for name in archive.namelist()
+                if name.startswith("vllm/") and (name.endswith(".py") or name == RECORD)
+            }
+
+    def __getitem__(self, path: str) -> bytes:
+        if path not in self._names:
+            raise KeyError(path)
+        try:
+            with zipfile.ZipFile(self._path) as archive:
+                return archive.read(path)
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+            raise TargetUnusable(f"{self._path}: {path} in it is damaged: {error}") from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def read(path: Path) -> Target:
+    """The vLLM in the wheel `path`."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            metadata = [
+                name
+                for name in archive.namelist()
+                if name.count("/") == 1 and name.endswith(".dist-info/METADATA")
+            ]
+            text = archive.read(metadata[0]).decode(errors="replace") if metadata else ""
+        files = Files(path)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise TargetUnusable(f"{path}: not a whole wheel: {error}; get it again") from error
+    except OSError as error:
+        raise TargetUnusable(f"{path}: {error.strerror}") from error
+    version = metadata_version(text)
+    if version is None:
+        raise TargetUnusable(f"{path}: not a wheel of vLLM")
+    return Target("wheel", str(path), version, files)

@@ -1,0 +1,211 @@
+"""Proof: for each patch and release, the reproducer fails without the patch and passes with it.
+
+Without: the release as published, with the patches that the patch requires. With: and with the patch.
+Both on the real engine. Only a failure as the header declares it, and then a pass, is a proof.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import msgspec
+
+from mrv2_fixes import engine, known, plan
+from mrv2_fixes.errors import Drifted, WrongCall
+from mrv2_fixes.series import Failure, Patch, Reproducer, Series
+from mrv2_fixes.targets import folder
+
+# Seconds for one side of a cell; the slowest takes a quarter of it on two slow cores.
+TIMEOUT = 400.0
+
+
+class Result(str, enum.Enum):
+    """What one side of a cell came to."""
+
+    PASSES = "passes"
+    FAILS = "fails as declared"
+    FAILS_OTHERWISE = "fails in another way"
+    DID_NOT_RUN = "did not run"
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One run of a reproducer.
+
+    patches: the slugs that were in. detail: what was seen, in one line. lifted: refusals at
+    configuration that were lifted for it. output: the end of what was printed, unless it passed.
+    """
+
+    result: Result
+    patches: tuple[str, ...]
+    seconds: float
+    detail: str
+    versions: Mapping[str, str]
+    lifted: tuple[str, ...]
+    output: str
+
+
+class Cell(msgspec.Struct, frozen=True, rename={"without": "without", "with_": "with"}):
+    """One patch on one release, by one reproducer."""
+
+    patch: str
+    release: str
+    reproducer: str
+    without: Result
+    with_: Result
+    seconds: float
+    date: str
+    sides: tuple[Side, Side]
+
+    @property
+    def proven(self) -> bool:
+        """Whether the fault was there without the patch, and only then."""
+        return self.without is Result.FAILS and self.with_ is Result.PASSES
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A cell still to run."""
+
+    patch: Patch
+    release: str
+    reproducer: Reproducer
+
+
+def jobs(selected: Sequence[Patch], releases: Sequence[str]) -> list[Job]:
+    """The cells of `selected` × `releases`; without releases, all that a header affects.
+
+    Raises WrongCall for a release that was not published, or that none of the patches affects.
+    """
+    published = known.releases()
+    for release in releases:
+        if release not in published:
+            raise WrongCall(
+                f"{release}: no such release; the newest known is {list(published)[-1]}"
+            )
+        if not any(patch.affects(release) for patch in selected):
+            raise WrongCall(
+                f"{release}: none of the patches affects it, so there is no proof to run"
+            )
+    return [
+        Job(patch, release, reproducer)
+        for release in releases or published
+        for patch in selected
+        if patch.affects(release)
+        for reproducer in patch.reproducers(release)
+    ]
+
+
+def run(
+    wanted: Sequence[Job],
+    series: Series,
+    progress: Callable[[str], None],
+    workers: int = 2,
+) -> list[Cell]:
+    """Run every cell, `workers` at a time, and return them in the order of `wanted`.
+
+    Raises EngineError when an environment cannot be made, Drifted when a patch does not fit.
+    """
+    for release in dict.fromkeys(job.release for job in wanted):
+        engine.environment(release, progress=progress)
+    cells: dict[int, Cell] = {}
+    with ThreadPoolExecutor(workers) as pool:
+        running = {pool.submit(cell, job, series): i for i, job in enumerate(wanted)}
+        try:
+            for future in as_completed(running):
+                done = cells[running[future]] = future.result()
+                progress(
+                    f"{len(cells)}/{len(wanted)} {done.release} {done.patch}: "
+                    f"{done.without.value} without, {done.with_.value} with ({done.seconds:.0f} s)"
+                )
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [cells[index] for index in range(len(wanted))]
+
+
+def cell(job: Job, series: Series) -> Cell:
+    """Run one reproducer without and with its patch."""
+    chosen = series.select([job.patch.slug])
+    required = tuple(patch for patch in chosen if patch is not job.patch)
+    started = datetime.datetime.now(datetime.timezone.utc)
+    sides = (_side(job, series, required), _side(job, series, chosen))
+    return Cell(
+        patch=job.patch.slug,
+        release=job.release,
+        reproducer=job.reproducer.test,
+        without=sides[0].result,
+        with_=sides[1].result,
+        seconds=round(sum(side.seconds for side in sides), 1),
+        date=started.isoformat(timespec="seconds"),
+        sides=sides,
+    )
+
+
+def _side(job: Job, series: Series, patches: Sequence[Patch]) -> Side:
+    environment = engine.environment(job.release)
+    target = folder.read(environment.site_packages)
+    made = plan.make(patches, target.files, version=job.release)
+    # The CPU build must hold the very files of the release that is spoken of.
+    if made.drifted() or made.release != job.release:
+        raise Drifted(
+            f"{job.release}: its CPU build holds other files than the release, {made.release}"
+        )
+    report = engine.run_tests(
+        environment,
+        engine.patched_tree(environment, made.after),
+        series.root / "tests",
+        [job.reproducer.test],
+        lift_hybrid=bool(job.reproducer.lift),
+        timeout=TIMEOUT,
+    )
+    result, detail = judge(report, job.reproducer)
+    return Side(
+        result=result,
+        patches=tuple(patch.slug for patch in patches),
+        seconds=round(report.seconds, 1),
+        detail=detail,
+        versions=report.versions,
+        lifted=report.lifted,
+        output="" if result is Result.PASSES else report.output,
+    )
+
+
+def judge(report: engine.Report, reproducer: Reproducer) -> tuple[Result, str]:
+    """What a run says of its reproducer, and one line on why."""
+    tests = report.of(reproducer.test)
+    if report.timed_out:
+        return Result.DID_NOT_RUN, "did not end in time"
+    if not tests:
+        return Result.DID_NOT_RUN, f"no test of that name (pytest: {report.returncode})"
+    if all(test.outcome == "passed" for test in tests):
+        return Result.PASSES, ""
+    for test in tests:
+        if test.outcome in ("skipped", "unfinished"):
+            return Result.DID_NOT_RUN, test.reason or test.outcome
+    failures = [test.failure for test in tests if test.failure is not None]
+    if len(failures) < len(tests):
+        return Result.FAILS_OTHERWISE, "part of it passes"
+    for failure in failures:
+        last = failure.frames[-1] if failure.frames else engine.Frame("", 0, "", "")
+        seen = f"{last.file}:{last.line}: {last.source}: {failure.type}: {failure.message}"
+        if not declared(failure, reproducer.failure):
+            return Result.FAILS_OTHERWISE, " ".join(seen.split())
+    return Result.FAILS, " ".join(seen.split())
+
+
+def declared(seen: engine.Failure, expected: Failure) -> bool:
+    """Whether a failure is the one that a header declares."""
+    if not seen.frames or not f"/{seen.frames[-1].file}".endswith(f"/{expected.file}"):
+        return False
+    return expected.message in seen.message or expected.message in seen.frames[-1].source
+
+
+def write(cells: Sequence[Cell], into: Path) -> Path:
+    """Keep the cells as `verify.json` in the folder `into`."""
+    into.mkdir(parents=True, exist_ok=True)
+    path = into / "verify.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(cells), indent=1) + b"\n")
+    return path
