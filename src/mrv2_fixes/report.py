@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,7 @@ def unified(path: str, before: bytes, after: bytes, context: int) -> str:
 
 
 def _lines(content: bytes) -> list[str]:
-    return content.decode("utf-8", "surrogateescape").splitlines(keepends=True)
+    return re.findall(r"[^\n]*\n|[^\n]+", content.decode("utf-8", "surrogateescape"))
 
 
 def explanation(patch: Patch) -> str:

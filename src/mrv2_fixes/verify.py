@@ -1,7 +1,7 @@
 """Proof: for each patch and release, the reproducer fails without the patch and passes with it.
 
-Without: the release as published, with the patches that the patch requires. With: and with the patch.
-Both on the real engine. Only a failure as the header declares it, and then a pass, is a proof.
+Without: the release as published, with the patches that the patch requires. With: and with the
+patch. Both on the real engine. Only a failure as the header declares it, and then a pass, is proof.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from mrv2_fixes import engine, known, plan
+from mrv2_fixes import cache, engine, known, plan
 from mrv2_fixes.errors import Drifted, WrongCall
 from mrv2_fixes.series import Failure, Patch, Reproducer, Series
 from mrv2_fixes.targets import folder
@@ -75,20 +75,17 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def jobs(selected: Sequence[Patch], releases: Sequence[str]) -> list[Job]:
-    """The cells of `selected` × `releases`; without releases, all that a header affects.
+    """The cells of `selected` on `releases`; without releases, all that a header affects.
 
     Raises WrongCall for a release that was not published, or that none of the patches affects.
     """
     published = known.releases()
     for release in releases:
         if release not in published:
-            raise WrongCall(
-                f"{release}: no such release; the newest known is {list(published)[-1]}"
-            )
+            newest = list(published)[-1]
+            raise WrongCall(f"{release}: no such release; the newest known is {newest}")
         if not any(patch.affects(release) for patch in selected):
-            raise WrongCall(
-                f"{release}: none of the patches affects it, so there is no proof to run"
-            )
+            raise WrongCall(f"{release}: none of the patches affects it, so nothing is to prove")
     return [
         Job(patch, release, reproducer)
         for release in releases or published
@@ -150,12 +147,10 @@ def _side(job: Job, series: Series, patches: Sequence[Patch]) -> Side:
     made = plan.make(patches, target.files, version=job.release)
     # The CPU build must hold the very files of the release that is spoken of.
     if made.drifted() or made.release != job.release:
-        raise Drifted(
-            f"{job.release}: its CPU build holds other files than the release, {made.release}"
-        )
+        raise Drifted(f"{job.release}: the files of its CPU build are not those of the release")
     report = engine.run_tests(
         environment,
-        engine.patched_tree(environment, made.after),
+        engine.patched_tree(environment, made.after, cache.folder()),
         series.root / "tests",
         [job.reproducer.test],
         lift_hybrid=bool(job.reproducer.lift),

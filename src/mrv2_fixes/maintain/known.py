@@ -8,45 +8,15 @@ Named releases are read from their wheels; without names, all of them.
 from __future__ import annotations
 
 import itertools
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
 import msgspec
 from packaging.version import Version
 
-from mrv2_fixes import cache, known, plan, series
-from mrv2_fixes.edit.vllm import PACKAGE
-from mrv2_fixes.errors import TargetUnusable
-from mrv2_fixes.targets import release
-
-# The package of the V2 runner came with this release.
-FIRST = Version("0.12.0")
-
-
-def published() -> list[str]:
-    """The final releases on the package index that have the V2 runner, oldest first."""
-    command = [sys.executable, "-m", "pip", "index", "versions", "vllm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    listed = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
-    if listed is None:
-        raise TargetUnusable(
-            "vllm: the package index does not list its releases; check the network"
-        )
-    numbers = sorted(map(str.strip, listed[1].split(",")), key=Version)
-    return [number for number in numbers if Version(number) >= FIRST]
-
-
-def v2_files(number: str) -> dict[str, bytes]:
-    """The files of the V2 runner in one release; a wheel downloaded for it is not kept."""
-    kept = (cache.folder() / "wheels" / number).exists()
-    target = release.read(number, lambda line: print(line, file=sys.stderr))
-    files = {path: target.files[path] for path in target.files if path.startswith(PACKAGE)}
-    if not kept:
-        shutil.rmtree(cache.folder() / "wheels" / number)
-    return files
+from mrv2_fixes import known, plan, series
+from mrv2_fixes.maintain import sources
+from mrv2_fixes.targets.folder import Files
 
 
 def describe(files: Mapping[str, bytes], paths: list[str]) -> known.Release:
@@ -79,7 +49,10 @@ def _closed(patches: tuple[series.Patch, ...]) -> Iterator[tuple[series.Patch, .
 
 def main(numbers: list[str]) -> None:
     """Read the wheels and write the data."""
-    texts = {number: v2_files(number) for number in numbers or published()}
+    texts = {
+        number: Files(sources.folder(number, lambda line: print(line, file=sys.stderr)))
+        for number in numbers or sources.published()
+    }
     consulted = set(known.paths(known.releases())) if known.PATH.exists() else set()
     for files in texts.values():
         consulted |= plan.consulted(series.load().patches, files)

@@ -1,0 +1,51 @@
+# Python and make are enough to begin with: `make build VLLM=0.24.0`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+VLLM ?= 0.24.0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lint test test-fast build verify known views clean
+
+help:
+	@echo "make build VLLM=0.24.0   patch files, bundle and checksums in dist/0.24.0/"
+	@echo "make verify              every patch on every release, without and with, on the real engine"
+	@echo "make test                every test, verify included"
+	@echo "make test-fast           the tests that need no engine"
+	@echo "make lint                formatting, lint, types"
+	@echo "make known views         renew what is derived from the published releases"
+
+setup: $(VENV)/complete
+
+$(VENV)/complete: pyproject.toml
+	@echo "setting up $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" uv
+	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --group dev --editable .
+	@touch $@
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: setup
+	$(BIN)/python -m pytest --durations=10
+
+test-fast: setup
+	$(BIN)/python -m pytest -m "not engine and not releases"
+
+build: setup
+	$(BIN)/mrv2 build $(VLLM)
+
+verify: setup
+	$(BIN)/mrv2 verify
+
+known: setup
+	$(BIN)/python -m mrv2_fixes.maintain.known
+
+views: setup
+	$(BIN)/python -m mrv2_fixes.maintain.views
+
+clean:
+	rm -rf $(VENV) dist
