@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from mrv2_fixes.engine.environments import EngineError, Environment, environment, newest
-from mrv2_fixes.engine.run import Report, run_tests
+from mrv2_fixes.engine.run import Failure, Frame, Report, run_tests
 from mrv2_fixes.engine.trees import patched_tree
 
 __all__ = [
     "EngineError",
     "Environment",
+    "Failure",
+    "Frame",
     "Report",
     "environment",
     "newest",
