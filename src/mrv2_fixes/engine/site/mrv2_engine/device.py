@@ -88,7 +88,11 @@ def _build_the_v2_runner(cpu_worker: Any) -> None:
     v1_runner = cpu_worker.CPUModelRunner
 
     def runner(vllm_config: Any, device: Any) -> Any:
-        if not vllm_config.use_v2_model_runner:
+        from vllm import envs
+
+        # the oldest of these releases decide by the variable alone
+        asked_for = envs.VLLM_USE_V2_MODEL_RUNNER
+        if not getattr(vllm_config, "use_v2_model_runner", asked_for):
             return v1_runner(vllm_config, device)
         from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 

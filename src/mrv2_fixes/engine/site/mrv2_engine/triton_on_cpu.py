@@ -1,5 +1,6 @@
 """Let vLLM use Triton without a GPU: kernels run in Triton's interpreter (TRITON_INTERPRET=1)."""
 
+import math
 from typing import Any
 
 from .after_import import after_import
@@ -47,16 +48,22 @@ def _convert_tensors_after_the_grid_function(interpreter: Any) -> None:
     interpreter.GridExecutor.__init__ = init
 
 
-def _run_the_first_configuration(autotuner: Any) -> None:
-    # Timing every configuration means nothing here and takes most of a minute for one Mamba2 layer
+def _run_the_largest_blocks(autotuner: Any) -> None:
+    # Timing every configuration means nothing here and takes most of a minute for one Mamba2
+    # layer; the largest blocks make the fewest programs, each of which is interpreted.
     def run(self: Any, *args: Any, **options: Any) -> Any:
-        return self.fn.run(*args, **{**self.configs[0].all_kwargs(), **options})
+        largest = max(self.configs, key=_block_elements)
+        return self.fn.run(*args, **{**largest.all_kwargs(), **options})
 
     autotuner.Autotuner.run = run
+
+
+def _block_elements(config: Any) -> int:
+    return math.prod(size for name, size in config.kwargs.items() if name.startswith("BLOCK"))
 
 
 def install() -> None:
     """Register the backend, mend the interpreter and skip the tuning, each when it is imported."""
     after_import("triton.backends", _register_cpu_backend)
     after_import("triton.runtime.interpreter", _convert_tensors_after_the_grid_function)
-    after_import("triton.runtime.autotuner", _run_the_first_configuration)
+    after_import("triton.runtime.autotuner", _run_the_largest_blocks)
