@@ -23,20 +23,22 @@ def edit(vllm: Vllm) -> None:
     )
 
     eagle = vllm.class_("spec_decode/eagle/speculator.py", "EagleSpeculator")
-    eagle.method("__init__").assign(
+    eagle.method("__init__", inherited=True).assign(
         "self.draft_max_seq_len",
         "self.max_model_len",
         after="self.max_model_len",
         comment="Renewed by each propose; the model's maximum until then.",
     )
-    eagle.method("propose").assign(
+    eagle.method("propose", inherited=True).assign(
         "self.draft_max_seq_len",
         f"min(\n    {LONGEST}\n    + self.num_speculative_steps,\n    self.max_model_len,\n)",
         after="max_query_len",
         # From 0.32.0 on the number of draft tokens can differ from step to step.
         also=[f"min({LONGEST} + num_speculative_tokens, self.max_model_len)"],
     )
-    eagle.method("_build_draft_attn_metadata", renamed="_build_attn_metadata").keyword(
+    eagle.method(
+        "_build_draft_attn_metadata", inherited=True, renamed="_build_attn_metadata"
+    ).keyword(
         "build_attn_metadata",
         "max_seq_len",
         was="self.max_model_len",

@@ -161,8 +161,8 @@ def _state(places: Sequence[Place]) -> tuple[State, str]:
         raise Drift(
             changed[0].file,
             changed[0].symbol,
-            f"{changed[0].what} fixed, as {present[0].what} in {present[0].symbol} is",
-            "a half-made fix",
+            f"{changed[0].what} changed",
+            f"a half-made fix: {present[0].symbol} in {present[0].file} has its part",
         )
     if changed:
         return State.NEEDED, ""

@@ -159,17 +159,22 @@ class Class:
         self._file = file
         self._name = name
 
-    def method(self, name: str, *, renamed: str = "") -> Method:
-        """The method `name`, its own or inherited, or what newer releases have renamed it to.
+    def method(self, name: str, *, inherited: bool = False, renamed: str = "") -> Method:
+        """The method `name` of the class itself.
 
-        An inherited or renamed one is only read: a change there would reach other classes too.
-        Raises Drift when there is none, or a class has more than one.
+        inherited: newer releases have it in a base class. renamed: what they call it. Such a method
+        is only read, since a change there would reach other classes too. Raises Drift when there is
+        none, or a class has more than one.
         """
         if self._name is None:
             return Method(self._vllm, name, [(self._file, None)])
-        for candidate in (name, renamed):
+        for candidate in filter(None, (name, renamed)):
             definitions = list(self._vllm.definitions(self._file, self._name, candidate))
-            if definitions:
-                own = candidate == name and definitions[0] == (self._file, self._name)
-                return Method(self._vllm, candidate, definitions, inherited=not own)
+            if not definitions:
+                continue
+            own = candidate == name and definitions[0] == (self._file, self._name)
+            if not own and not inherited:
+                found = f"it inherited from {definitions[0][1]}"
+                raise Drift(self._file, self._name, f"method {name} in the class itself", found)
+            return Method(self._vllm, candidate, definitions, inherited=not own)
         raise Drift(self._file, self._name, f"method {name}", "no such method")
