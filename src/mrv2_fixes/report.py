@@ -5,23 +5,63 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from mrv2_fixes.plan import Plan, State
 
 if TYPE_CHECKING:
     from mrv2_fixes.series import Patch
     from mrv2_fixes.targets import Target
+    from mrv2_fixes.verify import Cell
 
-STYLES = {
+COLOURS = {
     State.APPLIED: "green",
     State.UPSTREAM: "green",
-    State.NOT_AFFECTED: "dim",
+    State.NOT_AFFECTED: None,
     State.NEEDED: "yellow",
     State.DRIFTED: "red",
     State.TAMPERED: "red",
 }
+
+
+def print_status(plan: Plan, target: Target) -> None:
+    """What a vLLM has and needs, for people."""
+    click.echo(f"{target.where} ({target.kind}): {base(plan, target)}")
+    if target.note:
+        click.echo(target.note)
+    width = max(len(step.patch.slug) for step in plan.steps)
+    for step in plan.steps:
+        state = click.style(step.state.value, fg=COLOURS[step.state])
+        click.echo(f"  {step.patch.slug:<{width}}  {state}")
+    for slug, detail in details(plan):
+        click.echo(f"{slug}: {detail}")
+
+
+def print_cells(cells: Sequence[Cell]) -> None:
+    """The proofs as a table, and what stands in the way of those that are none."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE)
+    for column in ("release", "patch", "without", "with", "seconds"):
+        table.add_column(column, justify="right" if column == "seconds" else "left")
+    for cell in cells:
+        results = (cell.without.value, cell.with_.value, f"{cell.seconds:.0f}")
+        style = None if cell.proven else "red"
+        table.add_row(cell.release, cell.patch, *results, style=style)
+    Console().print(table)
+    for cell in cells:
+        lifted = sorted({name for side in cell.sides for name in side.lifted})
+        if lifted:
+            refusal = f"with the refusal of {', '.join(lifted)} at configuration lifted"
+            click.echo(f"{cell.release} {cell.patch}: ran {refusal}")
+        for side in () if cell.proven else cell.sides:
+            click.echo(f"{cell.release} {cell.patch}: {side.result.value}: {side.detail}")
+    click.echo(f"{sum(cell.proven for cell in cells)} of {len(cells)} proven")
 
 
 def base(plan: Plan, target: Target) -> str:

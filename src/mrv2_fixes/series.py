@@ -117,26 +117,29 @@ class Series(msgspec.Struct, frozen=True):
         """All of them, in order."""
         return self.core + self.stable
 
+    def patch(self, slug: str) -> Patch:
+        """The patch of that name. Raises WrongCall when there is none."""
+        for patch in self.patches:
+            if patch.slug == slug:
+                return patch
+        known = ", ".join(patch.slug for patch in self.patches)
+        raise WrongCall(f"no patch {slug!r}: the series has {known}")
+
     def select(self, slugs: Sequence[str] = (), group: str = "core") -> tuple[Patch, ...]:
         """The patches named, with those that they require.
 
         group: what is taken when none is named, "core" or "all".
-        Raises WrongCall for a slug or group that does not exist.
+        Raises WrongCall for a slug that does not exist.
         """
-        if group not in ("core", "all"):
-            raise WrongCall(f"no series {group!r}: it is core or all")
         if not slugs:
             return self.core if group == "core" else self.patches
-        by_slug = {patch.slug: patch for patch in self.patches}
         wanted: set[str] = set()
         ahead = list(slugs)
         while ahead:
-            slug = ahead.pop()
-            if slug not in by_slug:
-                raise WrongCall(f"no patch {slug!r}: the series has {', '.join(by_slug)}")
-            if slug not in wanted:
-                wanted.add(slug)
-                ahead.extend(by_slug[slug].header.requires)
+            patch = self.patch(ahead.pop())
+            if patch.slug not in wanted:
+                wanted.add(patch.slug)
+                ahead.extend(patch.header.requires)
         return tuple(patch for patch in self.patches if patch.slug in wanted)
 
 

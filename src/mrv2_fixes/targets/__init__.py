@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mrv2_fixes.errors import TargetUnusable
-from mrv2_fixes.targets import clone, folder, installed, release, wheel
 from mrv2_fixes.targets.target import Target
 
 __all__ = ["Target", "open_target"]
@@ -24,13 +23,22 @@ def open_target(name: str | None, progress: Callable[[str], None]) -> Target:
     progress: is given one line for what takes more than a moment.
     Raises TargetUnusable when there is no vLLM to read there.
     """
+    # Each kind is imported when it is asked for: together they take longer than reading one.
     if name is None:
+        from mrv2_fixes.targets import installed
+
         return installed.read()
     path = Path(name)
     if path.is_dir():
+        from mrv2_fixes.targets import clone, folder
+
         return clone.read(path) if clone.is_clone(path) else folder.read(path)
     if path.is_file():
+        from mrv2_fixes.targets import wheel
+
         return wheel.read(path)
     if RELEASE.fullmatch(name):
+        from mrv2_fixes.targets import release
+
         return release.read(name, progress)
     raise TargetUnusable(f"{name}: no such folder, wheel or release number")

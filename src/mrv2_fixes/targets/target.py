@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.parser import Parser
 
 import msgspec
 
@@ -48,6 +47,8 @@ class Target:
 
 def metadata_version(text: str) -> str | None:
     """The version in a distribution's METADATA, when the distribution is a vLLM."""
+    from email.parser import Parser  # not needed for most targets, and slow to import
+
     headers = Parser().parsestr(text, headersonly=True)
     name = (headers.get("Name") or "").lower()
     return headers.get("Version") if name.split("-")[0].split("_")[0] == "vllm" else None
