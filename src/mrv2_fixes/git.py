@@ -34,5 +34,6 @@ def run(
         raise GitError("git is not installed: install it and run this again") from error
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise GitError(f"git {arguments[0]} in {folder}: {lines[-1] if lines else 'failed'}")
+        said = lines[-1] if lines else f"ended with {done.returncode} and said nothing"
+        raise GitError(f"git {' '.join(arguments[:2])} in {folder}: {said}")
     return done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -46,8 +47,11 @@ def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], No
         raise WrongCall(f"{target.where}: nothing to build, it needs none: {states}")
     who = commits.identity(Path.cwd())
     progress(f"writing {len(needed)} commits for {name}")
+    new = not output.exists()
     output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output) as temporary:
+    with contextlib.ExitStack() as on_failure, tempfile.TemporaryDirectory(dir=output) as temporary:
+        if new:
+            on_failure.callback(output.rmdir)
         scratch = Path(temporary)
         (scratch / "repository").mkdir()
         (scratch / "out").mkdir()
@@ -55,6 +59,7 @@ def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], No
         final = output / name
         shutil.rmtree(final, ignore_errors=True)
         (scratch / "out").rename(final)
+        on_failure.pop_all()
     note = (
         ""
         if who.known

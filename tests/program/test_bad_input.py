@@ -1,0 +1,223 @@
+"""What is not a vLLM, or cannot be read: one clear line, the right exit status, nothing changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..conftest import Mrv2, Source
+
+pytestmark = pytest.mark.releases
+
+HYBRID = "vllm/v1/worker/gpu/model_states/mamba_hybrid.py"
+
+
+def wheel_of(root: Path, into: Path) -> Path:
+    """A wheel that holds what the source folder of a release holds."""
+    path = into / "vllm-0.24.0-cp38-abi3-manylinux_2_28_x86_64.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(root.rglob("*")):
+            archive.write(file, file.relative_to(root))
+    return path
+
+
+def clone_of(root: Path, into: Path) -> Path:
+    """A git clone whose HEAD is what the source folder of a release holds."""
+    path = shutil.copytree(root, into / "clone")
+    git = ["git", "-C", str(path), "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], ["add", "vllm"], ["commit", "-qm", "vLLM"], ["tag", "v0.24.0"]):
+        subprocess.run([*git, *command], check=True)
+    return path
+
+
+def empty_folder(root: Path, into: Path) -> Path:
+    (into / "empty").mkdir()
+    return into / "empty"
+
+
+def other_wheel(root: Path, into: Path) -> Path:
+    path = into / "six-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("six.py", "")
+        archive.writestr("six-1.0.dist-info/METADATA", "Name: six\nVersion: 1.0\n\n")
+    return path
+
+
+def truncated_wheel(root: Path, into: Path) -> Path:
+    path = wheel_of(root, into)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    return path
+
+
+def damaged_wheel(root: Path, into: Path) -> Path:
+    """Whole, but for some bytes in the middle of a file that is read."""
+    path = wheel_of(root, into)
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        start = archive.getinfo(HYBRID).header_offset + 500
+    content[start : start + 20] = b"\0" * 20
+    path.write_bytes(content)
+    return path
+
+
+def other_clone(root: Path, into: Path) -> Path:
+    path = clone_of(root, into)
+    git = ["git", "-C", str(path), "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "rm", "-q", "-r", "vllm"], check=True)
+    subprocess.run([*git, "commit", "-qm", "nothing"], check=True)
+    return path
+
+
+def clone_without_commits(root: Path, into: Path) -> Path:
+    subprocess.run(["git", "init", "-q", into / "clone"], check=True)
+    return into / "clone"
+
+
+def text_file(root: Path, into: Path) -> Path:
+    (into / "notes.txt").write_text("0.24.0")
+    return into / "notes.txt"
+
+
+UNUSABLE: list[tuple[Callable[[Path, Path], Path], str]] = [
+    (empty_folder, "not a vLLM"),
+    (other_wheel, "not a wheel of vLLM"),
+    (truncated_wheel, "not a whole wheel"),
+    (damaged_wheel, f"{HYBRID} in it is damaged"),
+    (text_file, "not a whole wheel"),
+    (other_clone, "not a vLLM"),
+    (clone_without_commits, "no commit to read"),
+]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and ".git/" not in str(path))
+    return {str(path): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("command", ["status", "diff", "build"])
+@pytest.mark.parametrize(("make", "says"), UNUSABLE, ids=[make.__name__ for make, _ in UNUSABLE])
+def test_what_cannot_be_read_is_named(
+    published: Source,
+    mrv2: Mrv2,
+    tmp_path: Path,
+    make: Callable[[Path, Path], Path],
+    says: str,
+    command: str,
+) -> None:
+    path = make(published("0.24.0"), tmp_path)
+    before = content(tmp_path)
+    done = mrv2(command, path)
+    assert done.returncode == 4, done
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert str(path) in done.stderr
+    assert says in done.stderr
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("make", [wheel_of, clone_of, lambda root, into: root / "vllm"])
+def test_what_can_be_read_is_read_alike(
+    published: Source, mrv2: Mrv2, tmp_path: Path, make: Callable[[Path, Path], Path]
+) -> None:
+    root = published("0.24.0")
+    diff = mrv2("diff", root)
+    assert diff.returncode == 1
+    assert mrv2("diff", make(root, tmp_path)).stdout == diff.stdout
+
+
+def test_a_clone_is_read_at_its_head_and_says_so(
+    published: Source, mrv2: Mrv2, tmp_path: Path
+) -> None:
+    clone = clone_of(published("0.24.0"), tmp_path)
+    (clone / HYBRID).write_text("broken(")
+    done = mrv2("status", clone)
+    assert done.returncode == 1
+    assert "the work tree has changes in vllm/ that this does not see" in done.stdout
+    assert "files of 0.24.0" in done.stdout
+
+
+def test_a_drift_is_one_line_and_exit_status_3(source: Source, mrv2: Mrv2) -> None:
+    root = source("0.24.0")
+    text = (root / HYBRID).read_text()
+    (root / HYBRID).write_text(text.replace("def prepare_attn", "def prepare"))
+    before = content(root)
+    for command in ("diff", "build"):
+        done = mrv2(command, root)
+        assert done.returncode == 3
+        assert done.stderr.count("\n") == 1
+        assert "MambaHybridModelState: sought method prepare_attn" in done.stderr
+    status = mrv2("status", root)
+    assert status.returncode == 3
+    assert "unknown base" in status.stdout
+    assert content(root) == before
+
+
+WRONG_CALLS = [
+    (["status", "--patch", "no-such-patch"], "no patch 'no-such-patch'"),
+    (["explain", "no-such-patch"], "no patch 'no-such-patch'"),
+    (["status", "--series", "some"], "'some' is not one of"),
+    (["verify", "9.9.9"], "9.9.9: no such release"),
+    (["verify", "0.33.0"], "none of the patches affects it"),
+    (["mend"], "No such command"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), WRONG_CALLS)
+def test_a_wrong_call_is_exit_status_2(mrv2: Mrv2, arguments: list[str], says: str) -> None:
+    done = mrv2(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+def test_a_release_that_does_not_exist(mrv2: Mrv2, tmp_path: Path) -> None:
+    done = mrv2("build", "0.24.99", env={**os.environ, "MRV2_CACHE": str(tmp_path / "cache")})
+    assert done.returncode == 4
+    assert (
+        done.stderr.splitlines()[-1] == "mrv2: vllm 0.24.99: no such release on the package index"
+    )
+    assert not list((tmp_path / "cache").rglob("*.whl"))
+
+
+def test_without_a_network(mrv2: Mrv2, tmp_path: Path) -> None:
+    env = {**os.environ, "MRV2_CACHE": str(tmp_path / "cache"), "PIP_RETRIES": "0"}
+    env |= {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_NO_CACHE_DIR": "1"}
+    done = mrv2("build", "0.24.0", env=env)
+    assert done.returncode == 4
+    assert "the package index does not answer" in done.stderr.splitlines()[-1]
+    assert not list((tmp_path / "cache").rglob("*.whl"))
+
+
+def test_without_git(published: Source, mrv2: Mrv2, tmp_path: Path) -> None:
+    env = {**os.environ, "PATH": str(Path(sys.executable).parent)}
+    done = mrv2("build", published("0.24.0"), env=env)
+    assert done.returncode == 4
+    assert done.stderr == "mrv2: git is not installed: install it and run this again\n"
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_without_room(published: Source, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a full disk."""
+    mrv2 = Path(sys.executable).with_name("mrv2")
+    done = subprocess.run(
+        ["bash", "-c", f"trap '' XFSZ; ulimit -f 6; exec {mrv2} build {published('0.22.1')}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4, done
+    assert "git fast-import" in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_vllm_in_this_python(mrv2: Mrv2) -> None:
+    done = mrv2("status")
+    assert done.returncode == 4
+    assert done.stderr.startswith("mrv2: no vLLM in this Python")
