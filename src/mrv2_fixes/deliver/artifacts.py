@@ -41,7 +41,8 @@ def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], No
     room.
     """
     needed = [step for step in plan.steps if step.state is State.NEEDED]
-    name = plan.release or target.version or target.kind
+    output = output.resolve()
+    name = plan.release or target.version or Path(target.where).resolve().name
     if not needed:
         states = ", ".join(f"{step.patch.slug} {step.state.value}" for step in plan.steps)
         raise WrongCall(f"{target.where}: nothing to build, it needs none: {states}")
