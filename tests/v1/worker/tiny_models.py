@@ -1,0 +1,534 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: Copyright contributors to the vLLM project
+"""Tiny models with random weights, and two ways to put Model Runner V2 to work.
+
+`engine` boots the whole engine, with transformers as the reference. `build_layers`
+stops after the model's layers, their attention groups and metadata builders, which
+takes a second and is all that `ModelState.prepare_attn` needs.
+"""
+
+import dataclasses
+import functools
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+import torch.nn as nn
+import transformers
+from transformers import PretrainedConfig, PreTrainedModel
+
+from vllm import LLM, SamplingParams
+from vllm.config import CUDAGraphMode, VllmConfig, set_current_vllm_config
+from vllm.distributed import (
+    cleanup_dist_env_and_memory,
+    ensure_model_parallel_initialized,
+    init_distributed_environment,
+)
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.platforms import current_platform
+from vllm.utils.torch_utils import set_default_torch_dtype
+from vllm.v1.attention.backend import CommonAttentionMetadata
+from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec, init_attn_backend
+from vllm.v1.worker.gpu.input_batch import InputBatch, InputBuffers
+from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+from vllm.v1.worker.gpu.model_states.interface import ModelState
+from vllm.v1.worker.utils import AttentionGroup
+
+SEED = 0
+# A multiple of what every attention backend accepts.
+BLOCK_SIZE = 32
+VOCAB_SIZE = 256
+# Both are float32; what differs is the order of operations, and TF32 on a GPU.
+LOGPROB_TOLERANCE = 2e-2 if current_platform.is_cuda() else 1e-3
+
+SIZES: dict[str, Any] = dict(
+    vocab_size=VOCAB_SIZE,
+    hidden_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    intermediate_size=128,
+    max_position_embeddings=32768,
+    # With the usual 0.02, a random model repeats one token whatever it reads.
+    initializer_range=0.2,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=None,
+)
+
+
+def _llama() -> PretrainedConfig:
+    return transformers.LlamaConfig(**SIZES, architectures=["LlamaForCausalLM"])
+
+
+def _lfm2() -> PretrainedConfig:
+    """Short convolutions beside attention."""
+    return transformers.Lfm2Config(
+        **SIZES,
+        layer_types=["conv", "full_attention"],
+        block_multiple_of=32,
+        block_dim=128,
+        conv_dim=128,
+        conv_L_cache=3,
+        architectures=["Lfm2ForCausalLM"],
+    )
+
+
+def _lfm2_vl() -> PretrainedConfig:
+    """LFM2 in a wrapper that is hybrid and says that it has no inner state."""
+    return transformers.Lfm2VlConfig(
+        text_config=_lfm2().to_dict(),
+        vision_config=dict(
+            model_type="siglip2_vision_model",
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            patch_size=4,
+            num_patches=16,
+        ),
+        image_token_id=VOCAB_SIZE - 1,
+        projector_hidden_size=32,
+        downsample_factor=2,
+        architectures=["Lfm2VlForConditionalGeneration"],
+    )
+
+
+def _granite() -> PretrainedConfig:
+    """Mamba2 beside attention."""
+    return transformers.GraniteMoeHybridConfig(
+        **SIZES,
+        layer_types=["mamba", "attention"],
+        shared_intermediate_size=128,
+        mamba_n_heads=4,
+        mamba_d_head=32,
+        mamba_d_state=16,
+        mamba_n_groups=1,
+        mamba_expand=1,
+        mamba_d_conv=4,
+        num_local_experts=0,
+        position_embedding_type="rope",
+        architectures=["GraniteMoeHybridForCausalLM"],
+    )
+
+
+def _jamba() -> PretrainedConfig:
+    """Mamba1 beside attention."""
+    return transformers.JambaConfig(
+        **SIZES,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        num_experts=1,
+        num_experts_per_tok=1,
+        mamba_d_state=16,
+        mamba_d_conv=4,
+        mamba_expand=2,
+        mamba_dt_rank=8,
+        use_mamba_kernels=False,
+        architectures=["JambaForCausalLM"],
+    )
+
+
+def _qwen3_next() -> PretrainedConfig:
+    """Gated delta nets beside attention."""
+    return transformers.Qwen3NextConfig(
+        **SIZES,
+        layer_types=["linear_attention", "full_attention"],
+        head_dim=64,
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=32,
+        linear_value_head_dim=32,
+        linear_conv_kernel_dim=4,
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=128,
+        shared_expert_intermediate_size=128,
+        architectures=["Qwen3NextForCausalLM"],
+    )
+
+
+CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
+    "llama": _llama,
+    "lfm2": _lfm2,
+    "lfm2_vl": _lfm2_vl,
+    "granite": _granite,
+    "jamba": _jamba,
+    "qwen3_next": _qwen3_next,
+}
+
+
+@functools.cache
+def write_config(kind: str) -> str:
+    """Write the `config.json` of a model, without weights; return its folder."""
+    folder = tempfile.mkdtemp(prefix=f"tiny-{kind}-config-")
+    CONFIGS[kind]().save_pretrained(folder)
+    return folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+    token_ids: list[int]
+    # Log-probability of each token, under the model's whole distribution.
+    logprobs: list[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class TinyModel:
+    folder: str
+    reference: PreTrainedModel
+
+    @property
+    def is_multimodal(self) -> bool:
+        return "vision_config" in self.reference.config
+
+    def greedy(self, prompt: Sequence[int], max_tokens: int) -> Completion:
+        """transformers' greedy completion, with no cache and so no state to lose."""
+        token_ids = list(prompt)
+        logprobs = []
+        with torch.inference_mode():
+            for _ in range(max_tokens):
+                logits = self.reference(
+                    torch.tensor([token_ids]), use_cache=False
+                ).logits[0, -1]
+                best = logits.argmax()
+                token_ids.append(int(best))
+                logprobs.append(float(logits.log_softmax(-1)[best]))
+        return Completion(token_ids[len(prompt) :], logprobs)
+
+
+@functools.cache
+def write_model(kind: str) -> TinyModel:
+    """Write a model with random weights, the same ones each time."""
+    print(f"tiny {kind}: seed {SEED}")
+    torch.manual_seed(SEED)
+    folder = tempfile.mkdtemp(prefix=f"tiny-{kind}-")
+    with torch.device("cpu"):
+        config = CONFIGS[kind]()
+        auto = transformers.AutoModelForCausalLM
+        if "vision_config" in config:
+            auto = transformers.AutoModelForImageTextToText
+        reference = auto.from_config(config)
+    reference = reference.float().eval()
+    reference.save_pretrained(folder)
+    return TinyModel(folder, reference)
+
+
+@functools.cache
+def write_eagle_draft(target: str) -> str:
+    """Write a one-layer EAGLE draft for the tiny Llama in the folder `target`.
+
+    Its layer is a copy of the target's last one, so that some drafts are right.
+    """
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(tempfile.mkdtemp(prefix="tiny-eagle-"))
+    config = json.loads((Path(target) / "config.json").read_text())
+    last = config["num_hidden_layers"] - 1
+    config |= dict(architectures=["LlamaForCausalLM"], num_hidden_layers=1)
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = load_file(Path(target) / "model.safetensors")
+    size = config["hidden_size"]
+    prefix = f"model.layers.{last}."
+    # EAGLE's first layer has no norm of its own input.
+    layer = {
+        f"layers.0.{name.removeprefix(prefix)}": weight
+        for name, weight in weights.items()
+        if name.startswith(prefix) and "input_layernorm" not in name
+    }
+    # Takes the token's embedding and the target's hidden state, side by side.
+    layer["fc.weight"] = torch.cat([torch.eye(size), torch.eye(size)], dim=1)
+    save_file(layer, folder / "model.safetensors")
+    return str(folder)
+
+
+def model_runner(llm: LLM) -> GPUModelRunner:
+    """The V2 runner inside an engine that runs in this process."""
+    worker = llm.llm_engine.model_executor.driver_worker
+    return getattr(worker, "worker", worker).model_runner
+
+
+@contextmanager
+def engine(folder: str, **kwargs: Any) -> Iterator[LLM]:
+    """An engine with Model Runner V2 in this process; skips where V2 refuses it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        defaults: dict[str, Any] = dict(
+            skip_tokenizer_init=True,
+            enforce_eager=not current_platform.is_cuda(),
+            max_model_len=256,
+            max_num_seqs=2,
+            max_num_batched_tokens=256,
+            num_gpu_blocks_override=64,
+            gpu_memory_utilization=0.3,
+            dtype="float32",
+            enable_prefix_caching=False,
+            block_size=BLOCK_SIZE,
+            seed=SEED,
+            # The operations written in PyTorch are the ones to compare with.
+            compilation_config={"custom_ops": ["none"]},
+        )
+        try:
+            llm = LLM(model=folder, **defaults | kwargs)
+        except ValueError as error:
+            refusal = "VLLM_USE_V2_MODEL_RUNNER does not yet support"
+            if refusal in str(error):
+                pytest.skip(str(error)[str(error).index(refusal) :].splitlines()[0])
+            raise
+        try:
+            # An engine that fell back to the V1 runner would prove nothing.
+            assert isinstance(model_runner(llm), GPUModelRunner)
+            yield llm
+        finally:
+            llm.llm_engine.engine_core.shutdown()
+            del llm
+            cleanup_dist_env_and_memory()
+
+
+def generate(
+    llm: LLM, prompts: Sequence[Sequence[int]], max_tokens: Sequence[int]
+) -> list[Completion]:
+    """Greedy completions of all prompts at once, each of its own length."""
+    params = [
+        SamplingParams(
+            max_tokens=n, temperature=0, logprobs=0, detokenize=False, ignore_eos=True
+        )
+        for n in max_tokens
+    ]
+    try:
+        outputs = llm.generate(
+            [{"prompt_token_ids": list(prompt)} for prompt in prompts],
+            params,
+            use_tqdm=False,
+        )
+    except Exception as error:
+        # The engine still holds the requests and would never finish another one, so
+        # whoever uses it next meets this error too.
+        llm.generate = Mock(side_effect=error)  # type: ignore[method-assign]
+        raise
+    completions = []
+    for output in outputs:
+        (completion,) = output.outputs
+        token_ids = list(completion.token_ids)
+        completions.append(
+            Completion(
+                token_ids,
+                [
+                    step[token_id].logprob
+                    for step, token_id in zip(completion.logprobs, token_ids)
+                ],
+            )
+        )
+    return completions
+
+
+def assert_same(actual: Sequence[Completion], expected: Sequence[Completion]) -> None:
+    """Assert equal tokens, and log-probabilities that are equal but for rounding."""
+    assert [c.token_ids for c in actual] == [c.token_ids for c in expected]
+    for mine, theirs in zip(actual, expected):
+        assert mine.logprobs == pytest.approx(theirs.logprobs, abs=LOGPROB_TOLERANCE)
+
+
+def assert_like_transformers(
+    llm: LLM,
+    model: TinyModel,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: Sequence[int],
+) -> None:
+    expected = [model.greedy(*request) for request in zip(prompts, max_tokens)]
+    assert_same(generate(llm, prompts, max_tokens), expected)
+
+
+def record_batches(llm: LLM, patch: pytest.MonkeyPatch) -> list[list[bool]]:
+    """Collect, for each forward pass to come, which of its requests are prefills."""
+    batches: list[list[bool]] = []
+    model_state = model_runner(llm).model_state
+    prepare_attn = model_state.prepare_attn
+
+    def record(input_batch: InputBatch, *args: Any, **kwargs: Any) -> Any:
+        batches.append(input_batch.is_prefilling_np.tolist())
+        return prepare_attn(input_batch, *args, **kwargs)
+
+    patch.setattr(model_state, "prepare_attn", record)
+    return batches
+
+
+def num_preemptions(llm: LLM) -> int:
+    """How many requests the scheduler has preempted; the engine must keep stats."""
+    return sum(m.value for m in llm.get_metrics() if m.name == "vllm:num_preemptions")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """A model's layers with their metadata builders, not connected to an engine."""
+
+    vllm_config: VllmConfig
+    model: nn.Module
+    attn_groups: list[list[AttentionGroup]]
+    kv_cache_config: KVCacheConfig
+    device: torch.device
+
+    @property
+    def builders(self) -> list[Any]:
+        return [g.get_metadata_builder(0) for groups in self.attn_groups for g in groups]
+
+
+@contextmanager
+def build_layers(kind: str, **kwargs: Any) -> Iterator[Layers]:
+    """Make a model's layers, attention groups and builders, as the runner does."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Releases that refuse hybrid models on V2 do so here; the code below is V2's
+        # all the same.
+        patch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+        vllm_config = EngineArgs(
+            model=write_config(kind),
+            skip_tokenizer_init=True,
+            enforce_eager=True,
+            max_model_len=1024,
+            max_num_seqs=8,
+            max_num_batched_tokens=256,
+            enable_prefix_caching=False,
+            block_size=BLOCK_SIZE,
+            **dict(dtype="float32") | kwargs,
+        ).create_engine_config()
+    device = torch.device(current_platform.device_type)
+    with set_current_vllm_config(vllm_config), tempfile.TemporaryDirectory() as folder:
+        init_distributed_environment(
+            world_size=1,
+            rank=0,
+            local_rank=0,
+            distributed_init_method=f"file://{folder}/rendezvous",
+            backend=current_platform.dist_backend,
+        )
+        ensure_model_parallel_initialized(1, 1)
+        try:
+            with device, set_default_torch_dtype(vllm_config.model_config.dtype):
+                model = initialize_model(vllm_config)
+            # Hybrid models: makes an attention page as large as a Mamba page.
+            current_platform.update_block_size_for_backend(vllm_config)
+            (kv_cache_config,) = get_kv_cache_configs(
+                vllm_config, [get_kv_cache_spec(vllm_config)], [1 << 26]
+            )
+            # Where the groups stand among the results depends on the release.
+            (attn_groups,) = (
+                result
+                for result in init_attn_backend(kv_cache_config, vllm_config, device)
+                if isinstance(result, list) and isinstance(result[0], list)
+            )
+            yield Layers(vllm_config, model, attn_groups, kv_cache_config, device)
+        finally:
+            cleanup_dist_env_and_memory()
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """What a metadata builder was called with."""
+
+    builder: Any
+    common: CommonAttentionMetadata
+    # The longest sequence at the time; the tensor itself is changed in place later.
+    longest: int
+    kwargs: dict[str, Any]
+
+
+def record_builds(builders: Sequence[Any], patch: pytest.MonkeyPatch) -> list[Build]:
+    """Collect what these builders are called with from now on; they build as ever."""
+    builds: list[Build] = []
+
+    def spy(builder: Any) -> None:
+        build = builder.build
+
+        def record(
+            common_prefix_len: int,
+            common_attn_metadata: CommonAttentionMetadata,
+            *args: Any,
+            **kwargs: Any,
+        ) -> Any:
+            longest = int(common_attn_metadata.seq_lens.max())
+            builds.append(Build(builder, common_attn_metadata, longest, kwargs))
+            return build(common_prefix_len, common_attn_metadata, *args, **kwargs)
+
+        patch.setattr(builder, "build", record)
+
+    for builder in builders:
+        spy(builder)
+    return builds
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One request of a batch: tokens computed before this step, and in it."""
+
+    computed: int
+    scheduled: int
+    is_prefilling: bool = False
+    num_draft_tokens: int = 0
+
+
+def make_batch(rows: Sequence[Row], device: torch.device, padding: int = 0) -> Any:
+    """An `InputBatch` of these rows, decodes first, as the runner prepares it.
+
+    `padding` requests without tokens follow, as they do for a FULL CUDA graph.
+    """
+    num_reqs, num_reqs_padded = len(rows), len(rows) + padding
+    scheduled = np.array([row.scheduled for row in rows], dtype=np.int32)
+    num_tokens = int(scheduled.sum())
+    seq_lens = np.zeros(num_reqs_padded, dtype=np.int32)
+    seq_lens[:num_reqs] = [row.computed + row.scheduled for row in rows]
+    query_start_loc = np.full(num_reqs_padded + 1, num_tokens, dtype=np.int32)
+    query_start_loc[0] = 0
+    query_start_loc[1 : num_reqs + 1] = scheduled.cumsum()
+    drafts = np.array([row.num_draft_tokens for row in rows], dtype=np.int32)
+    buffers = InputBuffers(num_reqs_padded, num_tokens + padding, device)
+    return dataclasses.replace(
+        InputBatch.make_dummy(num_reqs, num_tokens, buffers),
+        num_reqs_after_padding=num_reqs_padded,
+        num_tokens_after_padding=num_tokens + padding,
+        num_scheduled_tokens=scheduled,
+        num_draft_tokens=int(drafts.sum()),
+        num_draft_tokens_per_req=drafts if drafts.any() else None,
+        query_start_loc=torch.from_numpy(query_start_loc).to(device),
+        query_start_loc_np=query_start_loc,
+        seq_lens=torch.from_numpy(seq_lens).to(device),
+        seq_lens_cpu_upper_bound=torch.from_numpy(seq_lens.copy()),
+        is_prefilling_np=np.array([row.is_prefilling for row in rows]),
+        input_ids=torch.zeros(num_tokens + padding, dtype=torch.int32, device=device),
+        positions=torch.zeros(num_tokens + padding, dtype=torch.int64, device=device),
+    )
+
+
+def prepare_attn(
+    layers: Layers,
+    model_state: ModelState,
+    batch: InputBatch,
+    cudagraph_mode: CUDAGraphMode = CUDAGraphMode.NONE,
+    for_capture: bool = False,
+) -> dict[str, Any]:
+    """Call `prepare_attn` with block tables and slots that point at block 0."""
+    num_groups = len(layers.attn_groups)
+    num_reqs, num_tokens = batch.num_reqs, batch.num_tokens
+    if cudagraph_mode == CUDAGraphMode.FULL:
+        num_reqs = batch.num_reqs_after_padding
+        num_tokens = batch.num_tokens_after_padding
+    max_num_blocks = layers.vllm_config.model_config.max_model_len // BLOCK_SIZE
+    zeros = functools.partial(torch.zeros, device=layers.device)
+    return model_state.prepare_attn(
+        batch,
+        cudagraph_mode,
+        (zeros(num_reqs, max_num_blocks, dtype=torch.int32),) * num_groups,
+        zeros(num_groups, num_tokens, dtype=torch.int64),
+        layers.attn_groups,
+        layers.kv_cache_config,
+        for_capture=for_capture,
+    )
