@@ -46,7 +46,7 @@ def write(root: Path, texts: Mapping[str, bytes]) -> None:
 
 
 def ruff_format(path: Path) -> None:
-    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--quiet", path]
+    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--quiet", str(path)]
     subprocess.run(command, check=True)
 
 

@@ -1,0 +1,137 @@
+"""The series itself: headers, order, what a patch may hold."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from mrv2_fixes import known, plan, report, series
+from mrv2_fixes.edit import Vllm
+from mrv2_fixes.errors import SeriesError
+
+ROOT = series.root()
+PATCHES = series.load().patches
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "patches", tmp_path / "patches")
+    return tmp_path
+
+
+def test_core_is_the_three_that_the_project_exists_for() -> None:
+    assert [patch.slug for patch in series.load().core] == [
+        "batch-max-seq-len",
+        "forward-seq-lens-cpu-upper-bound",
+        "gate-speculative-tensors",
+    ]
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.slug)
+def test_headers_agree_with_the_published_releases(patch: series.Patch) -> None:
+    """`affects` are the releases in which it is needed and its reproducers run; then upstream's."""
+    header = patch.header
+    for number, release in known.releases().items():
+        if patch.affects(number):
+            assert release.states[patch.slug] == plan.State.NEEDED
+            assert patch.reproducers(number)
+        elif number in SpecifierSet(f">={header.applied_upstream}"):
+            assert release.states[patch.slug] == plan.State.UPSTREAM
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.slug)
+def test_headers_name_files_that_exist(patch: series.Patch) -> None:
+    assert patch.header.adds
+    for path in patch.header.adds:
+        assert (ROOT / path).is_file()
+    for reproducer in patch.header.reproducers:
+        file, _, name = reproducer.test.partition("::")
+        assert file in patch.header.adds
+        assert f"def {name.split('[')[0]}(" in (ROOT / file).read_text()
+        SpecifierSet(reproducer.releases)
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.slug)
+def test_titles_and_messages_meet_vllms_style(patch: series.Patch) -> None:
+    assert re.fullmatch(r"(\[[A-Z][\w ]*\])+ [A-Z].*[^.]", patch.header.title)
+    assert len(patch.header.title) <= 88
+    assert max(map(len, patch.header.description.splitlines())) <= 88
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.slug)
+def test_explain_says_all_that_the_header_says(patch: series.Patch) -> None:
+    text = report.explanation(patch)
+    for said in (patch.slug, patch.header.title, patch.header.origin, *patch.header.touches):
+        assert said in text
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.slug)
+def test_readme_names_the_symptom_and_the_releases(patch: series.Patch) -> None:
+    affected = [number for number in known.releases() if patch.affects(number)]
+    row = next(line for line in README.splitlines() if f"| `{patch.slug}` |" in line)
+    assert f"{affected[0]} to {affected[-1]}" in row
+
+
+def test_added_files_are_within_what_the_package_ships() -> None:
+    for patch in PATCHES:
+        for path in patch.header.adds:
+            assert path.startswith(("tests/v1/", "vllm/"))
+
+
+BROKEN = [
+    ("series.toml", 'core = ["nix"]\nstable = []', r"nix/patch.toml: No such file"),
+    ("series.toml", 'core = ["gate-speculative-tensors"]\nstable = []', "requires forward-seq"),
+    ("series.toml", "core = []\nstable = []", "does not name batch-max-seq-len, "),
+    ("series.toml", "core = [", "series.toml: "),
+    ("batch-max-seq-len/patch.toml", "title = 1", r"patch.toml: Expected `str`"),
+    ("batch-max-seq-len/patch.toml", "colour = 1", r"patch.toml: "),
+]
+
+
+@pytest.mark.parametrize(("file", "text", "says"), BROKEN)
+def test_a_broken_series_is_named(copy: Path, file: str, text: str, says: str) -> None:
+    (copy / "patches" / file).write_text(text)
+    with pytest.raises(SeriesError, match=says):
+        series.load(copy)
+
+
+def test_two_patches_at_odds_are_an_error() -> None:
+    """A later patch that takes an earlier one's change back is found when the plan is read back."""
+    source = {
+        "vllm/v1/worker/gpu/a.py": b"class A:\n    def m(self):\n        return f(x=1)\n",
+    }
+
+    def want(now: str, was: str) -> series.Edit:
+        def edit(vllm: Vllm) -> None:
+            vllm.class_("a.py", "A").method("m").keyword("f", "x", now=now, was=was)
+
+        return edit
+
+    first, second = want("2", "1"), want("1", "2")
+    patches = [_patch("first", first), _patch("second", second)]
+    with pytest.raises(SeriesError, match="first: undone by a later patch"):
+        plan.make(patches, source, releases={})
+
+
+def _patch(slug: str, edit: series.Edit) -> series.Patch:
+    header = PATCHES[0].header
+
+    class Patch(series.Patch, frozen=True):
+        @property
+        def edit(self) -> series.Edit:
+            return edit
+
+    return Patch(slug, header, Path())
+
+
+def test_selection_brings_what_is_required() -> None:
+    selected = series.load().select(["gate-speculative-tensors"])
+    assert [patch.slug for patch in selected] == [
+        "forward-seq-lens-cpu-upper-bound",
+        "gate-speculative-tensors",
+    ]

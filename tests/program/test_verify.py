@@ -1,0 +1,84 @@
+"""What counts as proof, and what does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mrv2_fixes import engine, series, verify
+from mrv2_fixes.engine import run
+from mrv2_fixes.verify import Result
+
+REPRODUCER = series.Reproducer(
+    "tests/v1/test_a.py::test_b", series.Failure("backends/mamba_attn.py", "assert seq_lens_cpu")
+)
+DECLARED = engine.Failure(
+    "AssertionError",
+    "",
+    (
+        engine.Frame("tests/v1/test_a.py", 1, "test_b", "llm.generate()"),
+        engine.Frame("vllm/v1/attention/backends/mamba_attn.py", 2, "f", "assert seq_lens_cpu"),
+    ),
+    (),
+)
+ELSEWHERE = engine.Failure("AssertionError", "assert seq_lens_cpu", DECLARED.frames[:1], ())
+OTHER_LINE = engine.Failure(
+    "IndexError",
+    "out of range",
+    (engine.Frame("vllm/v1/attention/backends/mamba_attn.py", 9, "f", "x[1]"),),
+    (),
+)
+
+
+def ran(outcome: Any, failure: engine.Failure | None = None, name: str = "") -> run.Test:
+    return run.Test(REPRODUCER.test + name, outcome, 1.0, None, failure)
+
+
+CASES = [
+    ("passes", [ran("passed")], Result.PASSES),
+    ("fails as declared", [ran("failed", DECLARED)], Result.FAILS),
+    ("each parameter fails as declared",
+     [ran("failed", DECLARED, "[a]"), ran("failed", DECLARED, "[b]")], Result.FAILS),
+    ("the message from another file", [ran("failed", ELSEWHERE)], Result.FAILS_OTHERWISE),
+    ("another line of the file", [ran("failed", OTHER_LINE)], Result.FAILS_OTHERWISE),
+    ("one parameter fails otherwise",
+     [ran("failed", DECLARED, "[a]"), ran("failed", ELSEWHERE, "[b]")], Result.FAILS_OTHERWISE),
+    ("one parameter passes",
+     [ran("failed", DECLARED, "[a]"), ran("passed", None, "[b]")], Result.FAILS_OTHERWISE),
+    ("skipped", [ran("skipped")], Result.DID_NOT_RUN),
+    ("one parameter skipped", [ran("passed", None, "[a]"), ran("skipped", None, "[b]")],
+     Result.DID_NOT_RUN),
+    ("the process died", [ran("unfinished")], Result.DID_NOT_RUN),
+    ("not collected", [], Result.DID_NOT_RUN),
+    ("another test", [run.Test("tests/v1/test_a.py::test_bc", "passed", 1.0)], Result.DID_NOT_RUN),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("why", "tests", "result"), CASES, ids=[case[0] for case in CASES])
+def test_only_the_declared_failure_and_a_whole_pass_count(
+    why: str, tests: list[run.Test], result: Result
+) -> None:
+    report = engine.Report(tests=tuple(tests), returncode=0)
+    assert verify.judge(report, REPRODUCER)[0] is result, why
+
+
+def test_a_run_that_was_stopped_proves_nothing() -> None:
+    report = engine.Report(tests=(ran("passed"),), timed_out=True)
+    assert verify.judge(report, REPRODUCER)[0] is Result.DID_NOT_RUN
+
+
+@pytest.mark.parametrize("without", Result)
+@pytest.mark.parametrize("with_", Result)
+def test_proven_is_fails_without_and_passes_with(without: Result, with_: Result) -> None:
+    cell = verify.Cell("p", "1", "t", without, with_, 1.0, "now", ())  # type: ignore[arg-type]
+    assert cell.proven is ((without, with_) == (Result.FAILS, Result.PASSES))
+
+
+def test_every_patch_and_affected_release_has_a_cell() -> None:
+    cells = {(job.patch.slug, job.release) for job in verify.jobs(series.load().core, ())}
+    old = ["0.21.0", "0.22.0", "0.22.1"]
+    batch, *others = (patch.slug for patch in series.load().core)
+    assert cells == {(batch, release) for release in old} | {
+        (slug, release) for slug in others for release in [*old, "0.23.0", "0.24.0"]
+    }
