@@ -3,6 +3,7 @@
 Releases that have one (the folder vllm/v1/worker/cpu) bring the same stand-ins with them.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +89,8 @@ def _build_the_v2_runner(cpu_worker: Any) -> None:
     v1_runner = cpu_worker.CPUModelRunner
 
     def runner(vllm_config: Any, device: Any) -> Any:
-        from vllm import envs
-
         # the oldest of these releases decide by the variable alone
-        asked_for = envs.VLLM_USE_V2_MODEL_RUNNER
+        asked_for = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
         if not getattr(vllm_config, "use_v2_model_runner", asked_for):
             return v1_runner(vllm_config, device)
         from vllm.v1.worker.gpu.model_runner import GPUModelRunner

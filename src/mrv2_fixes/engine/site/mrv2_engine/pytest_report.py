@@ -38,7 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
 class _Reporter:
     def __init__(self, file: Path, root: Path) -> None:
         self.file = file
-        self.root = root
+        # as it is before pytest adds the folders of the tests to it; the longest is the nearest
+        self.folders = sorted({str(root), *filter(None, sys.path)}, key=len, reverse=True)
         self.tests: dict[str, dict[str, Any]] = {}
 
     @pytest.hookimpl(wrapper=True)
@@ -73,7 +74,7 @@ class _Reporter:
         elif report.failed and "failure" not in test:
             # as pytest says it: "failed" is the test's own code, "error" what surrounds it
             test["outcome"] = "failed" if getattr(report, "when", None) == "call" else "error"
-            test["failure"] = _failure(excinfo.value if excinfo else None, self.root)
+            test["failure"] = _failure(excinfo.value if excinfo else None, self.folders)
             test["failure"]["tail"] = report.longreprtext.splitlines()[-TAIL:]
 
     def write(self) -> None:
@@ -100,12 +101,12 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _failure(error: BaseException | None, root: Path) -> dict[str, Any]:
+def _failure(error: BaseException | None, folders: list[str]) -> dict[str, Any]:
     error = _original(error)
     return {
         "type": type(error).__name__ if error else "",
         "message": str(error) if error else "",
-        "frames": _frames(error.__traceback__, root) if error else [],
+        "frames": _frames(error.__traceback__, folders) if error else [],
     }
 
 
@@ -121,14 +122,14 @@ def _original(error: BaseException | None) -> BaseException | None:
     return error
 
 
-def _frames(traceback: TracebackType | None, root: Path) -> list[dict[str, Any]]:
+def _frames(traceback: TracebackType | None, folders: list[str]) -> list[dict[str, Any]]:
     """File, line, function and source line of each frame, innermost last."""
     frames = []
     while traceback is not None:
         code, line = traceback.tb_frame.f_code, traceback.tb_lineno
         frames.append(
             {
-                "file": _relative(code.co_filename, root),
+                "file": _relative(code.co_filename, folders),
                 "line": line,
                 "function": code.co_name,
                 "source": linecache.getline(code.co_filename, line).strip(),
@@ -138,9 +139,9 @@ def _frames(traceback: TracebackType | None, root: Path) -> list[dict[str, Any]]
     return frames
 
 
-def _relative(file: str, root: Path) -> str:
+def _relative(file: str, folders: list[str]) -> str:
     """As one imports it, or seen from the tests' root, or as it is."""
-    for folder in sorted({str(root), *sys.path}, key=len, reverse=True):
-        if folder and file.startswith(f"{folder}/"):
+    for folder in folders:
+        if file.startswith(f"{folder}/"):
             return file[len(folder) + 1 :]
     return file
