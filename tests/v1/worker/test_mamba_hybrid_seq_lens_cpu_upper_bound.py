@@ -30,8 +30,8 @@ from .tiny_models import (
     assert_like_transformers,
     assert_same,
     build_layers,
-    engine,
     generate,
+    hybrid_engine,
     make_batch,
     num_preemptions,
     prepare_attn,
@@ -112,24 +112,6 @@ def model(request: pytest.FixtureRequest) -> TinyModel:
 def llm(model: TinyModel) -> Iterator[LLM]:
     with hybrid_engine(model) as llm:
         yield llm
-
-
-def hybrid_engine(model: TinyModel, **kwargs):
-    """An engine that chunks prompts above 48 tokens and has few KV cache blocks."""
-    defaults = dict(
-        max_model_len=128,
-        max_num_batched_tokens=48,
-        num_gpu_blocks_override=NUM_GPU_BLOCKS,
-        disable_log_stats=False,
-    )
-    if model.is_multimodal:
-        defaults["limit_mm_per_prompt"] = {"image": 0}
-    return engine(model.folder, **defaults | kwargs)
-
-
-# Of 32 tokens each, one of them never used: enough for one sequence of 128 tokens
-# and the state of its Mamba layers, and too few for two of more than 64.
-NUM_GPU_BLOCKS = 8
 
 
 def test_prompts_prefilled_together(

@@ -12,7 +12,7 @@ import functools
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -294,6 +294,24 @@ def engine(folder: str, **kwargs: Any) -> Iterator[LLM]:
             llm.llm_engine.engine_core.shutdown()
             del llm
             cleanup_dist_env_and_memory()
+
+
+# Of 32 tokens each, one of them never used: enough for one sequence of 128 tokens
+# and the state of its Mamba layers, and too few for two of more than 64.
+NUM_GPU_BLOCKS = 8
+
+
+def hybrid_engine(model: TinyModel, **kwargs: Any) -> AbstractContextManager[LLM]:
+    """An engine that chunks prompts above 48 tokens and has few KV cache blocks."""
+    defaults: dict[str, Any] = dict(
+        max_model_len=128,
+        max_num_batched_tokens=48,
+        num_gpu_blocks_override=NUM_GPU_BLOCKS,
+        disable_log_stats=False,
+    )
+    if model.is_multimodal:
+        defaults["limit_mm_per_prompt"] = {"image": 0}
+    return engine(model.folder, **defaults | kwargs)
 
 
 def generate(
