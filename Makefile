@@ -5,13 +5,15 @@ BIN := $(VENV)/bin
 VLLM ?= 0.24.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-fast build verify known views clean
+.PHONY: help setup lint test test-fast build verify bench gpu known views clean
 
 help:
 	@echo "make build VLLM=0.24.0   patch files, bundle and checksums in dist/0.24.0/"
 	@echo "make verify              every patch on every release, without and with, on the real engine"
 	@echo "make test                every test, verify included"
 	@echo "make test-fast           the tests that need no engine"
+	@echo "make bench               how long a status and a plan take"
+	@echo "make gpu VLLM=0.24.0     the GPU cases, on a machine with a GPU"
 	@echo "make lint                formatting, lint, types"
 	@echo "make known views         renew what is derived from the published releases"
 
@@ -40,6 +42,19 @@ build: setup
 
 verify: setup
 	$(BIN)/mrv2 verify
+
+bench: setup
+	$(BIN)/python benchmarks/reach.py
+
+# On a machine with a GPU: the official wheel with the series in it, and the tests as they stand.
+gpu: setup
+	$(BIN)/python -m uv venv --quiet --clear .venv-gpu
+	$(BIN)/python -m uv pip install --quiet --python .venv-gpu --link-mode copy \
+		vllm==$(VLLM) pytest "transformers<5.13"
+	site=$$(.venv-gpu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+		{ $(BIN)/mrv2 diff $$site > .venv-gpu/series.diff || test $$? = 1; } && \
+		cd $$site && git apply --whitespace=nowarn $(CURDIR)/.venv-gpu/series.diff
+	.venv-gpu/bin/python -m pytest -p no:cacheprovider tests/v1
 
 known: setup
 	$(BIN)/python -m mrv2_fixes.maintain.known

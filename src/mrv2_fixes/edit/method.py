@@ -10,6 +10,7 @@ import ast
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NoReturn, Protocol
 
 import libcst as cst
@@ -189,26 +190,19 @@ class Method:
             self._drift(f"if {was}", f"if {_line(test)}")
 
     def unwrap(self, call: str, around: str) -> None:
-        """`around` stands in the method once, without `call` around it."""
+        """The call `around` stands in the method once, without a call of `call` around it."""
         what = f"{call}() around {around}"
         if self._absent(what):
             return
-        node = self._node()
-        kind = type(cst.parse_expression(around))
-
-        def bare(part: cst.CSTNode) -> bool:
-            return type(part) is kind and code_of(part) == around
-
-        wrapped = m.findall(node, m.Call(func=m.Name(call), args=[m.Arg(m.MatchIfTrue(bare))]))
-        total = len(m.findall(node, m.MatchIfTrue(bare)))
-        if total != 1:
-            self._drift(f"{around} once", f"{total} of them")
-        if not wrapped:
-            self._done(what, None)
-            return
-        inner = cst.ensure_type(wrapped[0], cst.Call).args[0].value
-        new = node.deep_replace(wrapped[0], inner)
-        self._done(what, cst.ensure_type(new, cst.FunctionDef))
+        calls = _calls(self._node())
+        found = [node for node in calls if code_of(node) == around]
+        if len(found) != 1:
+            self._drift(f"{around} once", f"{len(found)} of them")
+        for outer in calls:
+            if m.matches(outer.func, m.Name(call)) and [arg.value for arg in outer.args] == found:
+                self._done(what, self._with(outer, found[0]))
+                return
+        self._done(what, None)
 
     # What the operations share.
 
@@ -229,16 +223,16 @@ class Method:
         return node
 
     def _values(self) -> values.Method:
-        return values.Method(code_of(self._node()))
+        return _values_of(self._node())
 
     def _call(self, name: str) -> cst.Call:
         called = m.Name(name) | m.Attribute(attr=m.Name(name))
-        found = m.findall(self._node(), m.Call(func=called))
+        found = [node for node in _calls(self._node()) if m.matches(node.func, called)]
         if len(found) != 1:
             self._drift(f"one call of {name}", f"{len(found)} of them")
-        return cst.ensure_type(found[0], cst.Call)
+        return found[0]
 
-    def _with(self, old: cst.Call, new: cst.Call) -> cst.FunctionDef:
+    def _with(self, old: cst.Call, new: cst.BaseExpression) -> cst.FunctionDef:
         return cst.ensure_type(self._node().deep_replace(old, new), cst.FunctionDef)
 
     def _added(self, call: cst.Call, name: str, value: str, before: str) -> cst.Call:
@@ -295,6 +289,18 @@ class Method:
 
     def _drift(self, sought: str, found: str) -> NoReturn:
         raise Drift(self._file, self._symbol, sought, found)
+
+
+# Each is asked for more than once of the same tree, and costs a walk over it.
+@lru_cache(maxsize=64)
+def _calls(node: cst.FunctionDef) -> tuple[cst.Call, ...]:
+    found = m.findall(node, m.Call())
+    return tuple(cst.ensure_type(call, cst.Call) for call in found)
+
+
+@lru_cache(maxsize=64)
+def _values_of(node: cst.FunctionDef) -> values.Method:
+    return values.Method(code_of(node))
 
 
 def code_of(node: cst.CSTNode) -> str:

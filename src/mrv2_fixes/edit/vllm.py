@@ -26,6 +26,7 @@ class Vllm:
         self._files = files
         self._modules: dict[str, cst.Module] = {}
         self._changed: set[str] = set()
+        self._texts: dict[str, tuple[cst.Module, bytes]] = {}
         self.consulted: set[str] = set()
         self.places: list[Place] = []
 
@@ -34,14 +35,18 @@ class Vllm:
 
         Raises Drift when a result does not compile.
         """
-        result = {}
-        for file in sorted(self._changed):
-            result[file] = self._modules[file].bytes
+        return {file: self._text(file, self._modules[file]) for file in sorted(self._changed)}
+
+    def _text(self, file: str, module: cst.Module) -> bytes:
+        """The bytes of a changed file, made and compiled once for each change."""
+        if self._texts.get(file, (None, b""))[0] is not module:
+            text = module.bytes
             try:
-                compile(result[file], file, "exec", dont_inherit=True)
+                compile(text, file, "exec", dont_inherit=True)
             except (SyntaxError, ValueError) as error:
                 raise Drift(file, "", "a result that compiles", str(error)) from error
-        return result
+            self._texts[file] = (module, text)
+        return self._texts[file][1]
 
     def mark(self) -> tuple[dict[str, cst.Module], set[str]]:
         """The present texts, for `restore`."""

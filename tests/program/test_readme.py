@@ -1,0 +1,62 @@
+"""Every command in the README does what it is there for."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mrv2_fixes import series
+
+from ..conftest import Source
+
+pytestmark = pytest.mark.releases
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = [
+    command
+    for block in re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    for command in re.findall(r"^\$ (.*)$", block, re.MULTILINE)
+]
+# These run in other places: `.ci/run` calls the first; test_proof.py does what the second does and
+# collects the third, which needs a GPU to do more.
+ELSEWHERE = {"make lint test", "make verify", "python -m pytest tests/v1"}
+FAULTY = {".venv/bin/mrv2 status 0.24.0": 1, ".venv/bin/mrv2 diff CLONE": 1}
+
+
+@pytest.fixture
+def clone(source: Source) -> Path:
+    root = source("0.24.0")
+    git = ["git", "-C", str(root), "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], ["add", "vllm"], ["commit", "-qm", "vLLM 0.24.0"]):
+        subprocess.run([*git, *command], check=True)
+    return root
+
+
+def test_every_command_of_the_readme_works(clone: Path) -> None:
+    assert set(COMMANDS) >= ELSEWHERE
+    if not (ROOT / ".venv" / "bin" / "mrv2").exists():
+        pytest.fail("the README's commands run in the .venv that make sets up: call make test")
+    for command in COMMANDS:
+        if command in ELSEWHERE:
+            continue
+        where = clone if command.startswith("git am") else ROOT
+        line = command.replace("CLONE", str(clone)).replace("dist/", f"{ROOT}/dist/")
+        identity = "export GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@example.org; "
+        done = subprocess.run(
+            ["bash", "-c", identity + line], cwd=where, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == FAULTY.get(command, 0), (command, done.stdout, done.stderr)
+
+
+def test_ci_runs_what_the_readme_tells_a_contributor_to_run() -> None:
+    assert "make lint test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_repository_has_the_layout_that_the_readme_gives() -> None:
+    for path in ("patches", "tests/v1", "vllm", "src/mrv2_fixes", "tests"):
+        assert (ROOT / path).is_dir()
+    assert not (ROOT / "vllm" / "__init__.py").exists()
+    assert series.root() == ROOT
