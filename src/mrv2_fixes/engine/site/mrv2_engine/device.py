@@ -21,9 +21,6 @@ class _Event:
 
     def synchronize(self) -> None: ...
 
-    def query(self) -> bool:
-        return True
-
 
 class _Stream:
     """The one stream there is."""
@@ -31,15 +28,6 @@ class _Stream:
     def __init__(self, *args: Any, **options: Any) -> None: ...
 
     def wait_stream(self, stream: Any) -> None: ...
-
-    def wait_event(self, event: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def __enter__(self) -> "_Stream":
-        return self
-
-    def __exit__(self, *exception: Any) -> None: ...
 
 
 def _nothing(*args: Any, **options: Any) -> None: ...
@@ -52,8 +40,7 @@ def _stand_in_for_torch_devices() -> None:
     cuda.Event = _Event
     cuda.Stream = _Stream
     cuda.current_stream = _Stream
-    cuda.stream = lambda stream: stream
-    cuda.set_stream = cuda.synchronize = _nothing
+    cuda.set_stream = _nothing
     accelerator: Any = torch.accelerator
     accelerator.synchronize = accelerator.empty_cache = _nothing
 
