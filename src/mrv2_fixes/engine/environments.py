@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,8 @@ NEEDS = (
     ),
 )
 TOOLS = ("pytest",)
+RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
+"""The Python that runs this, which is the one that is surely there."""
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -79,7 +82,7 @@ class Environment(msgspec.Struct, frozen=True):
 def environment(
     release: str,
     *,
-    python: str = "3.11",
+    python: str = RUNNING,
     cache: Path | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Environment:

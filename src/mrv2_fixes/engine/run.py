@@ -113,7 +113,7 @@ def run_tests(
         returncode = _run(
             _command(environment, tests_root, node_ids, folder),
             tests_root.parent,
-            _variables(tree, lift_hybrid, threads),
+            _variables(environment, tree, lift_hybrid, threads),
             folder / "output",
             timeout,
         )
@@ -145,13 +145,17 @@ def _command(
     ]
 
 
-def _variables(tree: Path, lift_hybrid: bool, threads: int) -> dict[str, str]:
+def _variables(
+    environment: Environment, tree: Path, lift_hybrid: bool, threads: int
+) -> dict[str, str]:
     variables = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     variables |= {
         "PYTHONPATH": os.pathsep.join([str(tree), str(SITE)]),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "MRV2_ENGINE": "cpu",
         "OMP_NUM_THREADS": str(threads),
+        # what vLLM remembers of its models is not the same in every release
+        "VLLM_CACHE_ROOT": str(environment.folder / "vllm-cache"),
         "CUDA_VISIBLE_DEVICES": "",
     }
     if lift_hybrid:

@@ -4,7 +4,16 @@ Nothing of torch, Triton or vLLM is imported here. Each module says what it chan
 for the moment when the module that it changes has been imported.
 """
 
-from . import cpu_platform, defaults, device, distribution, refusal, rotary, triton_on_cpu
+from . import (
+    cpu_platform,
+    defaults,
+    device,
+    distribution,
+    inspection,
+    refusal,
+    rotary,
+    triton_on_cpu,
+)
 
 
 def boot() -> None:
@@ -13,6 +22,7 @@ def boot() -> None:
     distribution.install()
     triton_on_cpu.install()
     rotary.install()
+    inspection.install()
     cpu_platform.install()
     device.install()
     refusal.install()
