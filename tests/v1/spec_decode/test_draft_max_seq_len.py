@@ -104,7 +104,7 @@ def record_proposals(llm: LLM, patch: pytest.MonkeyPatch) -> list[Proposal]:
 
 # Growing, shrinking back, and up to the longest sequence that the model can have.
 @pytest.mark.parametrize(
-    "prompts, max_tokens",
+    ("prompts", "max_tokens"),
     [
         pytest.param([list(range(1, 6)), list(range(5, 40))], [12, 8], id="batch"),
         pytest.param([list(range(3, 8))], [8], id="shorter"),

@@ -51,7 +51,7 @@ def model_state(request: pytest.FixtureRequest, layers: Layers) -> DefaultModelS
 
 
 @pytest.mark.parametrize(
-    "rows, longest",
+    ("rows", "longest"),
     [
         pytest.param(ROWS, 100, id="decodes"),
         pytest.param([Row(40, 1), Row(60, 35, True)], 95, id="mixed"),
@@ -117,9 +117,10 @@ def poison_unused_blocks(llm: LLM, patch: pytest.MonkeyPatch) -> list[int]:
             block_tables,
             runner.kv_cache_config.kv_cache_groups,
             runner.block_tables.kernel_block_sizes,
+            strict=True,
         ):
             if isinstance(group.kv_cache_spec, AttentionSpec):
-                for row, length in zip(table, lengths):
+                for row, length in zip(table, lengths, strict=False):
                     unused = row[cdiv(length, block_size) :]
                     unused.fill_(OUTSIDE)
                     count += unused.numel()
@@ -156,7 +157,8 @@ def test_unused_block_table_entries_are_not_followed(
             expected = generate(llm, prompts, max_tokens)
             poisoned = poison_unused_blocks(llm, monkeypatch)
             assert_same(generate(llm, prompts, max_tokens), expected)
-            assert poisoned and min(poisoned) > 0
+            assert poisoned
+            assert min(poisoned) > 0
     except (ImportError, ValueError) as error:
         if isinstance(error, ValueError) and backend not in str(error):
             raise

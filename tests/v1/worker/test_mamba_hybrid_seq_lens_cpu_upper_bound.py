@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 from vllm import LLM
 from vllm.config import CUDAGraphMode
@@ -53,12 +52,13 @@ def layers(request: pytest.FixtureRequest) -> Iterator[Layers]:
     with build_layers(request.param) as layers:
         kinds = {type(builder) for builder in layers.builders}
         # One for the Mamba layers, one for the attention layers beside them.
-        assert BUILDERS[request.param] in kinds and len(kinds) == 2
+        assert BUILDERS[request.param] in kinds
+        assert len(kinds) == 2
         yield layers
 
 
 @pytest.mark.parametrize(
-    "mode, rows, padding",
+    ("mode", "rows", "padding"),
     [
         pytest.param(
             CUDAGraphMode.NONE,

@@ -129,27 +129,36 @@ def test_none_in_capture(
     assert [getattr(made[0], name) for name in NAMES] == [None, None]
 
 
+VERIFY = [Row(40, 3, num_draft_tokens=2), Row(20, 2, num_draft_tokens=1)]
+
+
 @pytest.mark.parametrize(
-    "mode, padding", [(CUDAGraphMode.NONE, 0), (CUDAGraphMode.FULL, 2)]
+    ("mode", "last", "padding", "drafts"),
+    [
+        pytest.param(CUDAGraphMode.NONE, Row(0, 35, True), 0, -1, id="mixed"),
+        pytest.param(CUDAGraphMode.FULL, Row(7, 3, False, 2), 2, 2, id="padded"),
+    ],
 )
 def test_filled_with_speculative_decoding(
     speculative_layers: Layers,
     mode: CUDAGraphMode,
+    last: Row,
     padding: int,
+    drafts: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     layers = speculative_layers
     model_state = model_state_of(layers)
     model_state.num_accepted_tokens_gpu[:4] = torch.tensor([3, 1, 2, 3])
-    rows = [Row(40, 3, num_draft_tokens=2), Row(20, 2, num_draft_tokens=1), Row(7, 1)]
+    batch = make_batch([*VERIFY, last], layers.device, padding)
     builds = record_builds(mamba_builders(layers), monkeypatch)
 
-    prepare_attn(layers, model_state, make_batch(rows, layers.device, padding), mode)
+    prepare_attn(layers, model_state, batch, mode)
 
     # In padding stand the values that mean nothing was speculated.
     expected = {
         "num_accepted_tokens": [3, 1, 2] + [1] * padding,
-        "num_decode_draft_tokens_cpu": [2, 1, -1] + [-1] * padding,
+        "num_decode_draft_tokens_cpu": [2, 1, drafts] + [-1] * padding,
     }
     assert builds
     for build in builds:
