@@ -3,6 +3,7 @@
 Releases that have one (the folder vllm/v1/worker/cpu) bring the same stand-ins with them.
 """
 
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,15 @@ def _stand_in_for_torch_devices() -> None:
 def _copy_without_pinned_memory(torch_utils: Any) -> None:
     import torch
 
-    def async_tensor_h2d(
-        data: Any, dtype: Any = None, device: Any = None, pin_memory: bool = False
-    ) -> Any:
-        return torch.tensor(data, dtype=dtype, device=device)
+    if not hasattr(torch_utils, "async_tensor_h2d"):
+        return
+    # the order of the parameters is not the same in every release
+    signature = inspect.signature(torch_utils.async_tensor_h2d)
+
+    def async_tensor_h2d(*args: Any, **options: Any) -> Any:
+        given = signature.bind(*args, **options).arguments
+        data, dtype, device = given["data"], given.get("dtype"), given["device"]
+        return torch.as_tensor(data, dtype=dtype, device=device).clone()
 
     torch_utils.async_tensor_h2d = async_tensor_h2d
 
@@ -92,12 +98,13 @@ def _stand_in(cpu: Any) -> None:
         return
     _stand_in_for_torch_devices()
     cpu.CpuPlatform.get_current_memory_usage = classmethod(lambda cls, device=None: 0)
-    after_import("vllm.utils.torch_utils", _copy_without_pinned_memory)
     after_import("vllm.v1.worker.gpu.buffer_utils", _buffers_on_ordinary_memory)
     after_import("vllm.v1.worker.gpu.model_runner", _warm_up_by_a_profile_run)
     after_import("vllm.v1.worker.cpu_worker", _build_the_v2_runner)
 
 
 def install() -> None:
-    """Decide when vLLM has chosen its CPU platform; the modules concerned come later."""
+    """Copy without pinned memory everywhere; for the rest wait until vLLM chooses its platform."""
+    # in every release: a test may import a user of it before vLLM brings its own
+    after_import("vllm.utils.torch_utils", _copy_without_pinned_memory)
     after_import("vllm.platforms.cpu", _stand_in)
