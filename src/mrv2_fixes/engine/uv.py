@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 from mrv2_fixes.engine.errors import EngineError
 
@@ -22,13 +24,21 @@ REASONS = (
 )
 
 
-def uv(*arguments: str, about: str, given: str = "") -> str:
+def uv(*arguments: str, about: str, given: str = "", env: Mapping[str, str] | None = None) -> str:
     """What uv prints when run with `arguments` and `given` on its standard input.
 
+    env: variables on top of the process's own.
     Raises EngineError, which begins with `about`, when uv fails.
     """
     command = [sys.executable, "-m", "uv", "--color", "never", *arguments]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        input=given,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
     if done.returncode:
         raise EngineError(f"{about}: {_reason(done.stderr)}")
     return done.stdout
