@@ -123,13 +123,14 @@ def verify(
     """Run the reproducers without and with each patch, on the real engine."""
     from mrv2_fixes import verify as proof
 
-    wanted = proof.jobs(series.load().select(slugs, group), releases)
+    patches = series.load().select(slugs, group)
+    wanted = proof.jobs(patches, releases)
     cells = proof.run(wanted, series.load(), progress, workers)
     path = proof.write(cells, output)
     if as_json:
         _print_json(cells)
     else:
-        report.print_cells(cells)
+        report.print_cells(cells, patches)
         click.echo(f"kept in {path}")
     return 0 if cells and all(cell.proven for cell in cells) else errors.NEEDED
 

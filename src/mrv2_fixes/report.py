@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mrv2_fixes import known
 from mrv2_fixes.plan import Plan, State
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def print_status(plan: Plan, target: Target) -> None:
         click.echo(f"{slug}: {detail}")
 
 
-def print_cells(cells: Sequence[Cell]) -> None:
-    """The proofs as a table, and what stands in the way of those that are none."""
+def print_cells(cells: Sequence[Cell], patches: Sequence[Patch]) -> None:
+    """The proofs as a table, what stands in the way of those that are none, and what needs none."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -54,6 +55,11 @@ def print_cells(cells: Sequence[Cell]) -> None:
         style = None if cell.proven else "red"
         table.add_row(cell.release, cell.patch, *results, style=style)
     Console().print(table)
+    for release in dict.fromkeys(cell.release for cell in cells):
+        for patch in patches:
+            if not patch.affects(release):
+                state = known.releases()[release].states[patch.slug]
+                click.echo(f"{release} {patch.slug}: {state}, nothing to prove")
     for cell in cells:
         lifted = sorted({name for side in cell.sides for name in side.lifted})
         if lifted:

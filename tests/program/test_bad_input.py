@@ -217,6 +217,14 @@ def test_without_room(published: Source, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_an_installed_vllm_is_read_and_not_imported(source: Source, mrv2: Mrv2) -> None:
+    root = source("0.24.0")
+    (root / "vllm" / "__init__.py").write_text("raise SystemExit('imported')\n")
+    done = mrv2("status", env={**os.environ, "PYTHONPATH": str(root)})
+    assert done.returncode == 1, done
+    assert f"{root / 'vllm'} (installed): files of 0.24.0" in done.stdout
+
+
 def test_no_vllm_in_this_python(mrv2: Mrv2) -> None:
     done = mrv2("status")
     assert done.returncode == 4

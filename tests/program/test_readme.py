@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -35,14 +36,16 @@ def clone(source: Source) -> Path:
     return root
 
 
-def test_every_command_of_the_readme_works(clone: Path) -> None:
+def test_every_command_of_the_readme_works(clone: Path, tmp_path: Path) -> None:
     assert set(COMMANDS) >= ELSEWHERE
     if not (ROOT / ".venv" / "bin" / "mrv2").exists():
         pytest.fail("the README's commands run in the .venv that make sets up: call make test")
     for command in COMMANDS:
         if command in ELSEWHERE:
             continue
-        where = clone if command.startswith("git am") else ROOT
+        where = ROOT
+        if command.startswith("git am"):
+            where = shutil.copytree(clone, tmp_path / "another clone")
         line = command.replace("CLONE", str(clone)).replace("dist/", f"{ROOT}/dist/")
         identity = "export GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@example.org; "
         done = subprocess.run(

@@ -27,13 +27,17 @@ SKIPS = ("Skipped: CUDA graphs need a GPU", "Skipped: attention kernels of a GPU
 
 
 @pytest.fixture(scope="session")
-def verified(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+def verified(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> list[dict[str, object]]:
     """What `mrv2 verify` says of every cell; its progress goes where pytest's does."""
     mrv2 = Path(sys.executable).with_name("mrv2")
     where = tmp_path_factory.mktemp("verify")
-    done = subprocess.run(
-        [mrv2, "verify", "--json"], cwd=where, stdout=subprocess.PIPE, text=True, check=False
-    )
+    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print(flush=True)
+        done = subprocess.run(
+            [mrv2, "verify", "--json"], cwd=where, stdout=subprocess.PIPE, text=True, check=False
+        )
     cells: list[dict[str, object]] = json.loads(done.stdout)
     assert cells == json.loads((where / "dist" / "verify.json").read_text())
     assert (done.returncode == 0) is all(

@@ -49,15 +49,15 @@ def _stand_in_for_torch_devices() -> None:
 def _copy_without_pinned_memory(torch_utils: Any) -> None:
     import torch
 
-    if not hasattr(torch_utils, "async_tensor_h2d"):
+    # newer releases ask the platform, and have no such parameter
+    original = getattr(torch_utils, "async_tensor_h2d", None)
+    if original is None or "pin_memory" not in inspect.signature(original).parameters:
         return
-    # the order of the parameters is not the same in every release
-    signature = inspect.signature(torch_utils.async_tensor_h2d)
 
-    def async_tensor_h2d(*args: Any, **options: Any) -> Any:
-        given = signature.bind(*args, **options).arguments
-        data, dtype, device = given["data"], given.get("dtype"), given["device"]
-        return torch.as_tensor(data, dtype=dtype, device=device).clone()
+    def async_tensor_h2d(
+        data: Any, dtype: Any = None, device: Any = None, pin_memory: bool = False
+    ) -> Any:
+        return torch.tensor(data, dtype=dtype, device=device)
 
     torch_utils.async_tensor_h2d = async_tensor_h2d
 
@@ -105,6 +105,6 @@ def _stand_in(cpu: Any) -> None:
 
 def install() -> None:
     """Copy without pinned memory everywhere; for the rest wait until vLLM chooses its platform."""
-    # in every release: a test may import a user of it before vLLM brings its own
+    # also where vLLM brings its own: a test may import a user of it before
     after_import("vllm.utils.torch_utils", _copy_without_pinned_memory)
     after_import("vllm.platforms.cpu", _stand_in)
