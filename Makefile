@@ -53,7 +53,7 @@ gpu: setup
 		vllm==$(VLLM) pytest "transformers<5.13"
 	site=$$(.venv-gpu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
 		{ $(BIN)/mrv2 diff $$site > .venv-gpu/series.diff || test $$? = 1; } && \
-		cd $$site && git apply --whitespace=nowarn $(CURDIR)/.venv-gpu/series.diff
+		patch -p1 -d $$site < .venv-gpu/series.diff
 	.venv-gpu/bin/python -m pytest -p no:cacheprovider tests/v1
 
 known: setup

@@ -47,6 +47,9 @@ def cli() -> None:
     """Fixes for vLLM's Model Runner V2, as a patch series.
 
     TARGET: nothing (the vLLM of this Python), a folder, a git clone, a wheel or a release number.
+
+    Exit status: 0 all in order, 1 something needed or not proven, 2 wrong call, 3 drifted or
+    tampered, 4 target unusable.
     """
 
 
@@ -109,7 +112,9 @@ def build(target: str, slugs: tuple[str, ...], group: str, output: Path) -> int:
 @cli.command()
 @click.argument("releases", metavar="[RELEASE]...", nargs=-1)
 @selecting
-@click.option("--workers", type=int, default=os.cpu_count() or 1, help="Engines at a time.")
+@click.option(
+    "--workers", type=click.IntRange(1), default=os.cpu_count() or 1, help="Engines at a time."
+)
 @click.option("--output", type=click.Path(path_type=Path), default=Path("dist"), show_default=True)
 @as_json
 def verify(
@@ -125,14 +130,15 @@ def verify(
 
     patches = series.load().select(slugs, group)
     wanted = proof.jobs(patches, releases)
-    cells = proof.run(wanted, series.load(), progress, workers)
-    path = proof.write(cells, output)
+    cells = proof.run(wanted, series.load(), progress, workers) if wanted else []
+    path = proof.write(cells, output) if cells else None
     if as_json:
         _print_json(cells)
     else:
-        report.print_cells(cells, patches)
-        click.echo(f"kept in {path}")
-    return 0 if cells and all(cell.proven for cell in cells) else errors.NEEDED
+        report.print_cells(cells, patches, releases)
+        if path:
+            click.echo(f"kept in {path}")
+    return 0 if all(cell.proven for cell in cells) else errors.NEEDED
 
 
 def _deliverable(
@@ -143,8 +149,11 @@ def _deliverable(
     opened = targets.open_target(target, progress)
     made = plan.make(patches, opened.files, version=opened.version, record=opened.record())
     if made.drifted():
-        lines = [f"{step.patch.slug}: {step.detail}" for step in made.drifted()]
-        raise errors.Drifted(f"{opened.where}: {'; '.join(lines)}")
+        details = dict.fromkeys(step.detail for step in made.drifted())
+        raise errors.Drifted(f"{opened.where}: {'; '.join(details)}")
+    for note in (opened.note, *(f"{slug}: {note}" for slug, note in report.notes(made).items())):
+        if note:
+            progress(note)
     return made, opened
 
 

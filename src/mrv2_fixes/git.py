@@ -19,7 +19,7 @@ def run(
 ) -> bytes:
     """What `git` prints for `arguments`, run in `folder`.
 
-    env: variables on top of the process's own. Raises GitError with git's own last line.
+    env: variables on top of the process's own. Raises GitError with git's own first cause.
     """
     try:
         done = subprocess.run(
@@ -34,6 +34,7 @@ def run(
         raise GitError("git is not installed: install it and run this again") from error
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        said = lines[-1] if lines else f"ended with {done.returncode} and said nothing"
+        cause = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines
+        said = cause[0] if cause else f"ended with {done.returncode} and said nothing"
         raise GitError(f"git {' '.join(arguments[:2])} in {folder}: {said}")
     return done.stdout

@@ -12,7 +12,9 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
+
+from mrv2_fixes.errors import TargetUnusable
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -48,6 +50,27 @@ def releases() -> dict[str, Release]:
     return msgspec.json.decode(PATH.read_bytes(), type=dict[str, Release])
 
 
+def number(text: str) -> str:
+    """The known release that `text` means, such as 0.24.0 for 0.24. Raises TargetUnusable."""
+    for release in releases():
+        if text == release or (_is_version(text) and Version(text) == Version(release)):
+            return release
+    raise TargetUnusable(f"{text}: no such release; the newest known is {list(releases())[-1]}")
+
+
+def base_version(version: str | None) -> str:
+    """The release that a version is a build of, as 0.22.0 for 0.22.0+rocm722; empty for none."""
+    return Version(version).base_version if version and _is_version(version) else ""
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
 def paths(known: Mapping[str, Release]) -> list[str]:
     """Every file that is looked at in any release."""
     return sorted({path for release in known.values() for path in release.files})
@@ -68,7 +91,7 @@ def match(
     digests = {path: digest(files[path]) for path in paths(known) if path in files}
     matches = [found for found in _matches(digests, known) if digests]
     for found in matches:
-        if version is not None and found.release == Version(version).base_version:
+        if found.release == base_version(version):
             return found
     return matches[-1] if matches else None
 

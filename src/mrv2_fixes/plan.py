@@ -88,7 +88,8 @@ def make(
     """
     from mrv2_fixes.edit import Drift, Vllm
 
-    base = known.match(files, version, known.releases() if releases is None else releases)
+    releases = known.releases() if releases is None else releases
+    base = known.match(files, version, releases)
     vllm = Vllm(files)
     current: dict[str, bytes] = {}
     steps = []
@@ -101,6 +102,9 @@ def make(
             state, detail = _state(vllm.places[first:])
         except Drift as drift:
             state, detail, changed = State.DRIFTED, str(drift), {}
+        gone = _gone(patch, files, version, releases)
+        if gone and state is State.NOT_AFFECTED:
+            state, detail = State.DRIFTED, gone
         if state is State.DRIFTED:
             vllm.restore(mark)
         new = {path: text for path, text in changed.items() if current.get(path) != text}
@@ -167,6 +171,20 @@ def _state(places: Sequence[Place]) -> tuple[State, str]:
     if changed:
         return State.NEEDED, ""
     return (State.UPSTREAM, "") if present else (State.NOT_AFFECTED, "")
+
+
+def _gone(
+    patch: Patch,
+    files: Mapping[str, bytes],
+    version: str | None,
+    releases: Mapping[str, known.Release],
+) -> str:
+    """What is missing of the release that the vLLM says it is; empty when nothing is."""
+    release = releases.get(known.base_version(version))
+    if release is None:
+        return ""
+    missing = [path for path in patch.header.touches if path in release.files and path not in files]
+    return f"{', '.join(missing)}: no such file, and {version} has it" if missing else ""
 
 
 def _whose(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,25 +37,20 @@ def print_status(plan: Plan, target: Target) -> None:
     for step in plan.steps:
         state = click.style(step.state.value, fg=COLOURS[step.state])
         click.echo(f"  {step.patch.slug:<{width}}  {state}")
-    for slug, detail in details(plan):
-        click.echo(f"{slug}: {detail}")
+    for slug, note in notes(plan).items():
+        click.echo(f"{slug}: {note}")
 
 
-def print_cells(cells: Sequence[Cell], patches: Sequence[Patch]) -> None:
+def print_cells(cells: Sequence[Cell], patches: Sequence[Patch], releases: Sequence[str]) -> None:
     """The proofs as a table, what stands in the way of those that are none, and what needs none."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE)
-    for column in ("release", "patch", "without", "with", "seconds"):
-        table.add_column(column, justify="right" if column == "seconds" else "left")
+    width = max((len(patch.slug) for patch in patches), default=0)
     for cell in cells:
-        results = (cell.without.value, cell.with_.value, f"{cell.seconds:.0f}")
-        style = None if cell.proven else "red"
-        table.add_row(cell.release, cell.patch, *results, style=style)
-    Console().print(table)
-    for release in dict.fromkeys(cell.release for cell in cells):
+        results = f"{cell.without.value} without, {cell.with_.value} with"
+        colour = None if cell.proven else "red"
+        click.secho(
+            f"{cell.release}  {cell.patch:<{width}}  {results}  ({cell.seconds:.0f} s)", fg=colour
+        )
+    for release in map(known.number, releases or dict.fromkeys(cell.release for cell in cells)):
         for patch in patches:
             if not patch.affects(release):
                 state = known.releases()[release].states[patch.slug]
@@ -79,13 +74,14 @@ def base(plan: Plan, target: Target) -> str:
     return f"files of {plan.release}{says}"
 
 
-def details(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Slug and note of each patch that has one."""
+def notes(plan: Plan) -> dict[str, str]:
+    """Slug to what has to be said of it, for patches where there is something."""
+    said = {step.patch.slug: step.detail for step in plan.steps if step.detail}
     for step in plan.steps:
-        if step.detail:
-            yield step.patch.slug, step.detail
+        affects = step.patch.header.affects
         if step.state is State.NEEDED and plan.release and not step.patch.affects(plan.release):
-            yield step.patch.slug, f"not proven on {plan.release}: {step.patch.header.affects} are"
+            said[step.patch.slug] = f"proven on {affects} only, which {plan.release} is not"
+    return said
 
 
 def data(plan: Plan, target: Target) -> dict[str, Any]:
@@ -93,9 +89,14 @@ def data(plan: Plan, target: Target) -> dict[str, Any]:
     return {
         "target": {"kind": target.kind, "where": target.where, "version": target.version},
         "release": plan.release,
+        "base": base(plan, target),
         "note": target.note,
         "patches": [
-            {"patch": step.patch.slug, "state": step.state.value, "detail": step.detail}
+            {
+                "patch": step.patch.slug,
+                "state": step.state.value,
+                "note": notes(plan).get(step.patch.slug, ""),
+            }
             for step in plan.steps
         ],
     }
@@ -132,11 +133,16 @@ def explanation(patch: Patch) -> str:
         ("adds", "\n".join(header.adds)),
         ("removal", header.removal),
         ("differs", " ".join(header.differs_from_upstream.split()) or "not from upstream"),
-        ("proof", "\n".join(one.test for one in header.reproducers)),
+        ("proof", "\n".join(f"{one.test} {one.releases}".strip() for one in header.reproducers)),
     ]
     width = max(len(name) for name, _ in rows) + 2
     parts = [f"{patch.slug}\n{header.title}\n", header.description.strip() + "\n"]
     for name, value in rows:
-        lines = [line for part in value.splitlines() for line in textwrap.wrap(part, 88 - width)]
+        lines = [line for part in value.splitlines() for line in _wrapped(part, 88 - width)]
         parts.append(f"{name:<{width}}" + f"\n{'':<{width}}".join(lines))
     return "\n".join(parts)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    # What is copied from here, such as the id of a test, stays in one piece.
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

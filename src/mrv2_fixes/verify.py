@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import msgspec
+from packaging.version import Version
 
 from mrv2_fixes import cache, engine, known, plan
-from mrv2_fixes.errors import Drifted, WrongCall
+from mrv2_fixes.errors import Drifted
 from mrv2_fixes.series import Failure, Patch, Reproducer, Series
 from mrv2_fixes.targets import folder
 
@@ -77,18 +78,11 @@ class Job(msgspec.Struct, frozen=True):
 def jobs(selected: Sequence[Patch], releases: Sequence[str]) -> list[Job]:
     """The cells of `selected` on `releases`; without releases, all that a header affects.
 
-    Raises WrongCall for a release that was not published, or that none of the patches affects.
+    Raises TargetUnusable for a release that is not among the known ones.
     """
-    published = known.releases()
-    for release in releases:
-        if release not in published:
-            newest = list(published)[-1]
-            raise WrongCall(f"{release}: no such release; the newest known is {newest}")
-        if not any(patch.affects(release) for patch in selected):
-            raise WrongCall(f"{release}: none of the patches affects it, so nothing is to prove")
     return [
         Job(patch, release, reproducer)
-        for release in releases or published
+        for release in map(known.number, releases or known.releases())
         for patch in selected
         if patch.affects(release)
         for reproducer in patch.reproducers(release)
@@ -107,6 +101,7 @@ def run(
     """
     for release in dict.fromkeys(job.release for job in wanted):
         engine.environment(release, progress=progress)
+    progress(f"{len(wanted)} cells, {workers} at a time, each an engine twice")
     cells: dict[int, Cell] = {}
     with ThreadPoolExecutor(workers) as pool:
         running = {pool.submit(cell, job, series): i for i, job in enumerate(wanted)}
@@ -199,8 +194,22 @@ def declared(seen: engine.Failure, expected: Failure) -> bool:
 
 
 def write(cells: Sequence[Cell], into: Path) -> Path:
-    """Keep the cells as `verify.json` in the folder `into`."""
+    """Keep the cells in `verify.json` of the folder `into`, beside those of other reproducers."""
     into.mkdir(parents=True, exist_ok=True)
     path = into / "verify.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(cells), indent=1) + b"\n")
+    kept = {_key(cell): cell for cell in _read(path)} | {_key(cell): cell for cell in cells}
+    ordered = sorted(kept.values(), key=lambda cell: Version(cell.release))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
     return path
+
+
+def _key(cell: Cell) -> tuple[str, str, str]:
+    return cell.release, cell.patch, cell.reproducer
+
+
+def _read(path: Path) -> list[Cell]:
+    """The cells kept there; none when there is no such file, or one of another form."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Cell])
+    except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError):
+        return []

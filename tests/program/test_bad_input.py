@@ -90,7 +90,7 @@ UNUSABLE: list[tuple[Callable[[Path, Path], Path], str]] = [
     (other_wheel, "not a wheel of vLLM"),
     (truncated_wheel, "not a whole wheel"),
     (damaged_wheel, f"{HYBRID} in it is damaged"),
-    (text_file, "not a whole wheel"),
+    (text_file, "neither a folder nor a wheel"),
     (other_clone, "not a vLLM"),
     (clone_without_commits, "no commit to read"),
 ]
@@ -142,6 +142,35 @@ def test_a_clone_is_read_at_its_head_and_says_so(
     assert "the work tree has changes in vllm/ that this does not see" in done.stdout
     assert "files of 0.24.0" in done.stdout
 
+    for command in ("diff", "build"):
+        assert "has changes in vllm/ that this does not see" in mrv2(command, clone).stderr
+
+
+def test_a_number_is_a_release_and_a_path_is_a_folder(
+    published: Source, mrv2: Mrv2, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere" / "0.24.0").mkdir()
+    assert "0.24.0 (release): files of 0.24.0" in mrv2("status", "0.24.0").stdout
+    assert "mrv2: 0.24.0: not a vLLM" in mrv2("status", "./0.24.0").stderr
+
+
+def test_what_is_installed_beside_vllm_does_not_hide_its_version(
+    source: Source, mrv2: Mrv2
+) -> None:
+    root = source("0.24.0")
+    beside = root / "vllm_mrv2_fixes-0.1.0.dist-info"
+    beside.mkdir()
+    (beside / "METADATA").write_text("Name: vllm-mrv2-fixes\nVersion: 0.1.0\n\n")
+    assert '"version": "0.24.0"' in mrv2("status", "--json", root).stdout
+
+
+def test_a_file_that_is_gone_is_not_taken_for_unaffected(source: Source, mrv2: Mrv2) -> None:
+    root = source("0.24.0")
+    (root / HYBRID).unlink()
+    done = mrv2("status", root)
+    assert done.returncode == 3
+    assert f"{HYBRID}: no such file, and 0.24.0 has it" in done.stdout
+
 
 def test_a_drift_is_one_line_and_exit_status_3(source: Source, mrv2: Mrv2) -> None:
     root = source("0.24.0")
@@ -163,8 +192,8 @@ WRONG_CALLS = [
     (["status", "--patch", "no-such-patch"], "no patch 'no-such-patch'"),
     (["explain", "no-such-patch"], "no patch 'no-such-patch'"),
     (["status", "--series", "some"], "'some' is not one of"),
-    (["verify", "9.9.9"], "9.9.9: no such release"),
-    (["verify", "0.33.0"], "none of the patches affects it"),
+    (["status", ""], "the target is empty"),
+    (["verify", "--workers", "0"], "0 is not in the range"),
     (["mend"], "No such command"),
 ]
 
@@ -174,6 +203,20 @@ def test_a_wrong_call_is_exit_status_2(mrv2: Mrv2, arguments: list[str], says: s
     done = mrv2(*arguments)
     assert done.returncode == 2
     assert says in done.stderr
+
+
+def test_a_release_that_does_not_exist_has_no_proof(mrv2: Mrv2) -> None:
+    done = mrv2("verify", "9.9.9")
+    assert done.returncode == 4
+    assert done.stderr.startswith("mrv2: 9.9.9: no such release; the newest known is ")
+
+
+def test_where_nothing_is_to_prove_is_said(mrv2: Mrv2, tmp_path: Path) -> None:
+    done = mrv2("verify", "0.33")
+    assert done.returncode == 0
+    assert done.stdout.count("upstream, nothing to prove") == 3
+    assert "0 of 0 proven" in done.stdout
+    assert not (tmp_path / "elsewhere" / "dist").exists()
 
 
 def test_a_release_that_does_not_exist(mrv2: Mrv2, tmp_path: Path) -> None:

@@ -156,8 +156,23 @@ def test_a_fork_gets_what_it_needs(source: Source, mrv2: Mrv2, tmp_path: Path) -
     git(clone, "am", *sorted(built.glob("*.patch")))
 
 
-def test_nothing_to_build_is_a_wrong_call(published: Source, mrv2: Mrv2, tmp_path: Path) -> None:
-    done = mrv2("build", published("0.33.0"))
+def test_only_an_earlier_build_is_replaced(
+    source: Source, published: Source, mrv2: Mrv2, tmp_path: Path
+) -> None:
+    """Not the clone that is read, nor a folder that somebody has put something into."""
+    clone = a_clone(source, "0.24.0")
+    done = mrv2("build", clone, "--output", clone.parent)
     assert done.returncode == 2
-    assert "nothing to build" in done.stderr
+    assert f"{clone}: holds what no build wrote" in done.stderr
+    assert git(clone, "status", "--porcelain") == ""
+    built = build(mrv2, published("0.24.0"), tmp_path)
+    (built / "notes.txt").write_text("mine")
+    assert mrv2("build", published("0.24.0")).returncode == 2
+    assert (built / "notes.txt").read_text() == "mine"
+
+
+def test_nothing_to_build_writes_nothing(published: Source, mrv2: Mrv2, tmp_path: Path) -> None:
+    done = mrv2("build", published("0.33.0"))
+    assert done.returncode == 0
+    assert "nothing to build: batch-max-seq-len upstream, " in done.stderr
     assert not (tmp_path / "elsewhere" / "dist").exists()

@@ -15,6 +15,8 @@ from ..conftest import Source
 
 pytestmark = pytest.mark.releases
 
+HYBRID = "vllm/v1/worker/gpu/model_states/mamba_hybrid.py"
+TESTS = "tests/v1/worker/test_mamba_hybrid_speculative_tensors.py"
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
     command
@@ -24,7 +26,11 @@ COMMANDS = [
 # These run in other places: `.ci/run` calls the first; test_proof.py does what the second does and
 # collects the third, which needs a GPU to do more.
 ELSEWHERE = {"make lint test", "make verify", "python -m pytest tests/v1"}
-FAULTY = {".venv/bin/mrv2 status 0.24.0": 1, ".venv/bin/mrv2 diff CLONE": 1}
+FAULTY = {
+    ".venv/bin/mrv2 status 0.24.0": 1,
+    ".venv/bin/mrv2 diff CLONE": 1,
+    ".venv/bin/mrv2 diff SITE > mrv2.diff": 1,
+}
 
 
 @pytest.fixture
@@ -40,18 +46,24 @@ def test_every_command_of_the_readme_works(clone: Path, tmp_path: Path) -> None:
     assert set(COMMANDS) >= ELSEWHERE
     if not (ROOT / ".venv" / "bin" / "mrv2").exists():
         pytest.fail("the README's commands run in the .venv that make sets up: call make test")
+    site = shutil.copytree(clone, tmp_path / "site", ignore=shutil.ignore_patterns(".git"))
+    by_am, by_pick = (shutil.copytree(clone, tmp_path / name) for name in ("am", "pick"))
     for command in COMMANDS:
         if command in ELSEWHERE:
             continue
-        where = ROOT
-        if command.startswith("git am"):
-            where = shutil.copytree(clone, tmp_path / "another clone")
-        line = command.replace("CLONE", str(clone)).replace("dist/", f"{ROOT}/dist/")
+        where = {"git am": by_am, "git fetch": by_pick, "git cherry-pick": by_pick}.get(
+            " ".join(command.split()[:2]), ROOT
+        )
+        line = command.replace("CLONE", str(clone)).replace("SITE", str(site))
+        line = line.replace("dist/", f"{ROOT}/dist/").replace("mrv2.diff", f"{tmp_path}/mrv2.diff")
         identity = "export GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@example.org; "
         done = subprocess.run(
             ["bash", "-c", identity + line], cwd=where, capture_output=True, text=True, check=False
         )
         assert done.returncode == FAULTY.get(command, 0), (command, done.stdout, done.stderr)
+    for path in HYBRID, TESTS:
+        assert (by_am / path).read_bytes() == (by_pick / path).read_bytes()
+    assert (site / HYBRID).read_bytes() == (by_am / HYBRID).read_bytes()
 
 
 def test_ci_runs_what_the_readme_tells_a_contributor_to_run() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +75,19 @@ def test_a_run_that_was_stopped_proves_nothing() -> None:
 def test_proven_is_fails_without_and_passes_with(without: Result, with_: Result) -> None:
     cell = verify.Cell("p", "1", "t", without, with_, 1.0, "now", ())  # type: ignore[arg-type]
     assert cell.proven is ((without, with_) == (Result.FAILS, Result.PASSES))
+
+
+def test_cells_are_kept_beside_those_of_other_runs(tmp_path: Path) -> None:
+    def cell(patch: str, release: str, seconds: float) -> verify.Cell:
+        side = verify.Side(Result.FAILS, (), seconds, "", {}, (), "")
+        return verify.Cell(
+            patch, release, "t", Result.FAILS, Result.PASSES, seconds, "now", (side, side)
+        )
+
+    verify.write([cell("a", "0.9.0", 1), cell("b", "0.10.0", 1)], tmp_path)
+    path = verify.write([cell("a", "0.9.0", 2)], tmp_path)
+    kept = [(row["patch"], row["seconds"]) for row in json.loads(path.read_text())]
+    assert kept == [("a", 2), ("b", 1)]
 
 
 def test_every_patch_and_affected_release_has_a_cell() -> None:

@@ -17,6 +17,7 @@ from mrv2_fixes.plan import Plan, State, Step
 from mrv2_fixes.targets import Target
 
 BASE = "base"
+SUMS = "SHA256SUMS"
 # Nothing of the user's own git settings but who commits may change a byte.
 NEUTRAL = {
     "GIT_CONFIG_GLOBAL": os.devnull,
@@ -37,17 +38,19 @@ class Built:
 def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], None]) -> Built:
     """Write the commits of `plan` into `output/<release>/`, whole or not at all.
 
-    Raises WrongCall when the base needs no patch, GitError when git fails, OSError when there is no
-    room.
+    Nothing is written when the base needs no patch. Raises WrongCall when something else than an
+    earlier build stands there, GitError when git fails, OSError when there is no room.
     """
     needed = [step for step in plan.steps if step.state is State.NEEDED]
     output = output.resolve()
     name = plan.release or target.version or Path(target.where).resolve().name
     if not needed:
         states = ", ".join(f"{step.patch.slug} {step.state.value}" for step in plan.steps)
-        raise WrongCall(f"{target.where}: nothing to build, it needs none: {states}")
+        return Built((), f"{target.where}: nothing to build: {states}")
     who = commits.identity(Path.cwd())
-    progress(f"writing {len(needed)} commits for {name}")
+    final = output / name
+    _check_replaceable(final)
+    progress(f"writing the commits for {name}: {len(needed)}")
     new = not output.exists()
     output.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as on_failure, tempfile.TemporaryDirectory(dir=output) as temporary:
@@ -57,8 +60,8 @@ def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], No
         (scratch / "repository").mkdir()
         (scratch / "out").mkdir()
         _artifacts(scratch / "repository", scratch / "out", name, plan, needed, who)
-        final = output / name
-        shutil.rmtree(final, ignore_errors=True)
+        if final.exists():
+            shutil.rmtree(final)
         (scratch / "out").rename(final)
         on_failure.pop_all()
     note = (
@@ -70,6 +73,18 @@ def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], No
         )
     )
     return Built(tuple(sorted(final.iterdir())), note)
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Raise WrongCall unless `folder` is not there, or holds an earlier build and nothing else."""
+    if not folder.exists() and not folder.is_symlink():
+        return
+    listed = set()
+    if (folder / SUMS).is_file() and not folder.is_symlink():
+        lines = (folder / SUMS).read_text(errors="replace").splitlines()
+        listed = {SUMS, *(line.partition("  ")[2] for line in lines)}
+    if not listed or {path.name for path in folder.iterdir()} != listed:
+        raise WrongCall(f"{folder}: holds what no build wrote: move it, or name another --output")
 
 
 def _artifacts(
@@ -90,7 +105,7 @@ def _artifacts(
         env=NEUTRAL,
     )
     sums = [f"{known.digest(path.read_bytes())}  {path.name}\n" for path in sorted(out.iterdir())]
-    (out / "SHA256SUMS").write_text("".join(sums))
+    (out / SUMS).write_text("".join(sums))
 
 
 def _patch_files(repository: Path, branch: str, out: Path, name: str, needed: list[Step]) -> None:

@@ -37,7 +37,7 @@ def official_wheel(number: str, progress: Callable[[str], None]) -> Path:
         kept = sorted(folder.glob("*.whl"))
         if kept:
             return kept[0]
-        progress(f"downloading the wheel of vllm {number}")
+        progress(f"downloading the wheel of vllm {number}, some 300 MB, into {folder.parent}")
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
             _download(number, Path(temporary))
             # Whole or not at all: the name appears when the download is complete.

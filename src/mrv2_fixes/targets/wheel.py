@@ -41,6 +41,8 @@ class Files(Mapping[str, bytes]):
 
 def read(path: Path) -> Target:
     """The vLLM in the wheel `path`."""
+    if path.suffix != ".whl":
+        raise TargetUnusable(f"{path}: neither a folder nor a wheel (.whl)")
     try:
         with zipfile.ZipFile(path) as archive:
             metadata = [
