@@ -136,7 +136,8 @@ def _needs(release: str) -> Needs:
 def _make(made: Environment, requirements: list[str], overrides: tuple[str, ...]) -> None:
     about = f"the environment of vLLM {made.release}"
     shutil.rmtree(made.folder, ignore_errors=True)
-    uv("venv", "--quiet", "--python", made.python_version, str(made.folder), about=about)
+    python = sys.executable if made.python_version == RUNNING else made.python_version
+    uv("venv", "--quiet", "--python", python, str(made.folder), about=about)
     overriding = made.folder / "overrides.txt"
     overriding.write_text("\n".join(overrides))
     uv(
