@@ -5,11 +5,16 @@ vllm-project/vllm#47428
 
 from mrv2_fixes.edit import Vllm
 
+TENSORS = ["num_accepted_tokens", "num_decode_draft_tokens_cpu"]
+
 
 def edit(vllm: Vllm) -> None:
     hybrid = vllm.class_("model_states/mamba_hybrid.py", "MambaHybridModelState")
-    hybrid.method("prepare_attn").condition(
-        guarding="num_accepted_tokens",
+    prepare_attn = hybrid.method("prepare_attn")
+    for tensor in TENSORS:
+        prepare_attn.expect_keyword("MambaHybridAttnMetadata", tensor, tensor)
+    prepare_attn.condition(
+        guarding=TENSORS,
         was="not for_capture",
         now="not for_capture and self.vllm_config.num_speculative_tokens > 0",
     )

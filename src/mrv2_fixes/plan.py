@@ -102,6 +102,8 @@ def make(
             state, detail = _state(vllm.places[first:])
         except Drift as drift:
             state, detail, changed = State.DRIFTED, str(drift), {}
+        except RecursionError:
+            state, detail, changed = State.DRIFTED, "code that is nested too deeply to read", {}
         gone = _gone(patch, files, version, releases)
         if gone and state is State.NOT_AFFECTED:
             state, detail = State.DRIFTED, gone
@@ -161,6 +163,14 @@ def _state(places: Sequence[Place]) -> tuple[State, str]:
         outcome: [place for place in places if place.outcome is outcome] for outcome in Outcome
     }
     changed, present = by_outcome[Outcome.CHANGED], by_outcome[Outcome.PRESENT]
+    absent = by_outcome[Outcome.ABSENT]
+    if present and absent and not changed:
+        raise Drift(
+            absent[0].file,
+            "",
+            f"what {absent[0].what} stands in",
+            f"no such class, and {present[0].symbol} has its part of the fix",
+        )
     if changed and present:
         raise Drift(
             changed[0].file,

@@ -188,3 +188,121 @@ def test_a_value_counts_not_the_name_that_it_goes_by(published: Source) -> None:
     )
     files[HYBRID] = text.encode()
     assert planned(files)[FORWARD].state is State.UPSTREAM
+
+
+NEWER_SPECULATOR = "vllm/v1/worker/gpu/spec_decode/autoregressive/speculator.py"
+
+# Releases whose fix, or whose starting point, somebody has undone out of sight of the one line that
+# the edit is about. Why; release; file; change; the patch concerned.
+OUT_OF_SIGHT = [
+    ("filled in an elif", "0.25.0", HYBRID,
+     sub(r"^(        )mamba_attn_metadata = Mamba",
+         r"\1if for_capture:\n\1    num_accepted_tokens = self.ones\n\g<0>"), GATE),
+    ("not None before", "0.25.0", HYBRID,
+     sub("num_accepted_tokens = None$", "num_accepted_tokens = self.ones"), GATE),
+    ("the other tensor outside", "0.25.0", HYBRID,
+     sub("num_decode_draft_tokens_cpu = None$", "num_decode_draft_tokens_cpu = self.drafts"), GATE),
+    ("another tensor handed over", "0.25.0", HYBRID,
+     sub("num_accepted_tokens=num_accepted_tokens,", "num_accepted_tokens=self.ones,"), GATE),
+    ("an else", "0.22.1", HYBRID,
+     sub(r"^(        )mamba_attn_metadata = Mamba",
+         r"\1else:\n\1    num_accepted_tokens = self.ones\n\g<0>"), GATE),
+    ("parameter overwritten", "0.22.1", HYBRID,
+     sub(r"^(        )num_accepted_tokens = None$", r"\1for_capture = False\n\g<0>"), GATE),
+    ("split in two", "0.22.1", HYBRID,
+     sub(r"^            (num_decode_draft_tokens_cpu = torch)",
+         r"        if not for_capture:\n            \1"), GATE),
+    ("dead behind a return", "0.25.0", NEWER_SPECULATOR,
+     sub(r"^(        )max_seq_len = input_batch", r"\1return None\n\g<0>"), BATCH),
+    ("overridden without super", "0.25.0", EAGLE,
+     lambda text: text + "\n    def propose(self, input_batch):\n        return None\n", BATCH),
+    ("another base in front", "0.25.0", EAGLE,
+     sub(r"class EagleSpeculator\(", "from .mixin import Mixin\nclass EagleSpeculator(Mixin, "),
+     BATCH),
+    ("redefined in a branch", "0.25.0", HYBRID,
+     sub(r"^    def postprocess_state\(",
+         "    if True:\n        def prepare_attn(self): ...\n\n    def postprocess_state("),
+     FORWARD),
+    ("redefined by assignment", "0.25.0", HYBRID,
+     sub(r"^    def postprocess_state\(",
+         "    prepare_attn = None\n\n    def postprocess_state("), FORWARD),
+    ("class again in a branch", "0.25.0", HYBRID,
+     lambda text: text + "\ntry:\n    class MambaHybridModelState: ...\nfinally: ...\n", FORWARD),
+    ("bound to a module", "0.25.0", HYBRID,
+     sub(r"^        return build_attn_metadata\(",
+         "        import math as seq_lens_cpu_upper_bound\n        return build_attn_metadata("),
+     FORWARD),
+    ("in an inner function", "0.25.0", HYBRID,
+     sub(r"^        return build_attn_metadata\(",
+         "        def go(seq_lens_cpu_upper_bound=None): ...\n"
+         "        build = build_attn_metadata\n        return build_attn_metadata("), FORWARD),
+    ("count overwritten", "0.25.0", NEWER_SPECULATOR,
+     sub(r"^(        )max_seq_len = input_batch", r"\1num_reqs = 1\n\g<0>"), BATCH),
+    ("parameter renamed", "0.22.1", HYBRID, lambda text: text.replace("input_batch", "batch"),
+     FORWARD),
+    ("count renamed", "0.22.1", HYBRID, lambda text: re.sub(r"\bnum_reqs\b", "n", text), BATCH),
+    ("attribute renamed", "0.22.1", EAGLE,
+     lambda text: text.replace("num_speculative_steps", "num_steps"), BATCH),
+    ("count assigned too late", "0.22.1", EAGLE,
+     sub(r"^(        num_reqs = input_batch.num_reqs\n)(        max_query_len = .*\n)", r"\2\1"),
+     BATCH),
+    ("fixed at another place", "0.22.1", HYBRID,
+     sub("num_accepted_tokens=num_accepted_tokens,",
+         "num_accepted_tokens=num_accepted_tokens if self.speculative else None,"), GATE),
+    ("twice int", "0.22.1", DEFAULT, sub(r"int\(seq_lens", "int(int(seq_lens"), BATCH),
+    ("lone carriage returns", "0.22.1", HYBRID, lambda text: text.replace("\n", "\r"), FORWARD),
+    ("newer syntax in the method", "0.22.1", HYBRID,
+     sub(r"^(        )num_accepted_tokens = None$", r"\1type X[T] = (\n\g<0>"), GATE),
+    ("deep nesting", "0.22.1", HYBRID, lambda text: f"{text}X = {'(' * 3000}1{')' * 3000}\n", GATE),
+    ("a long sum", "0.22.1", HYBRID, lambda text: f"{text}X = {'1 + ' * 3000}1\n", GATE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("why", "release", "file", "change", "slug"), OUT_OF_SIGHT, ids=[row[0] for row in OUT_OF_SIGHT]
+)
+def test_what_is_undone_out_of_sight_is_not_taken_for_fixed_nor_for_fixable(
+    published: Source, why: str, release: str, file: str, change: Change, slug: str
+) -> None:
+    files = dict(folder.read(published(release)).files)
+    files[file] = change(files[file].decode()).encode()
+    assert planned(files)[slug].state is State.DRIFTED, why
+
+
+# Layouts that some formatter writes; the fix goes in, and no comment is lost.
+LAYOUTS = [
+    ("argument over lines", BATCH, HYBRID, sub(
+        "max_seq_len=self.max_model_len,", "max_seq_len=self\n            .max_model_len,")),
+    ("parentheses with comments", BATCH, HYBRID, sub(
+        "max_seq_len=self.max_model_len,",
+        "max_seq_len=(  # one\n                self.max_model_len  # two\n            ),")),
+    ("no space after if", GATE, HYBRID, sub("if not for_capture:", "if(not for_capture):")),
+    ("condition over lines", GATE, HYBRID, sub(
+        "if not for_capture:", "if (  # one\n            not for_capture  # two\n        ):")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("why", "slug", "file", "change"), LAYOUTS, ids=[row[0] for row in LAYOUTS]
+)
+def test_other_layouts_are_changed_and_keep_their_comments(
+    published: Source, why: str, slug: str, file: str, change: Change
+) -> None:
+    files = dict(folder.read(published("0.22.1")).files)
+    files[file] = change(files[file].decode()).encode()
+    made = plan.make(series.load().select([slug]), files)
+    assert made.steps[-1].state is State.NEEDED, made.steps[-1].detail
+    for comment in (b"# one", b"# two"):
+        assert made.after[file].count(comment) == files[file].count(comment)
+    assert not plan.make(series.load().select([slug]), {**files, **made.after}).after
+
+
+def test_names_are_not_followed_without_end(published: Source) -> None:
+    files = dict(folder.read(published("0.22.1")).files)
+    chain = "".join(f"        z{i} = z{i - 1} + z{i - 1}\n" for i in range(1, 30))
+    text = sub(
+        r"^        return build_attn_metadata\(",
+        f"        z0 = 1\n{chain}        return build_attn_metadata(",
+    )(files[HYBRID].decode())
+    files[HYBRID] = sub("max_seq_len=self.max_model_len,", "max_seq_len=z29,")(text).encode()
+    assert planned(files)[BATCH].state is State.DRIFTED

@@ -47,6 +47,8 @@ class Files(Protocol):
 
     def definitions_in(self, path: str, owner: str, method: str) -> list[cst.FunctionDef]: ...
 
+    def sets(self, path: str, owner: str, attribute: str) -> bool: ...
+
     def replace(
         self, path: str, owner: str, old: cst.FunctionDef, new: cst.FunctionDef
     ) -> None: ...
@@ -92,7 +94,8 @@ class Method:
         if self._absent(f"{name} of {call}"):
             return
         values_ = self._values()
-        found = self._call(call)
+        found, index = self._call(call)
+        self._check_bound(now, index)
         if any(arg.keyword is None for arg in found.args):
             self._drift(f"{call} called with keywords alone", "positional or starred arguments")
         present = [arg for arg in found.args if arg.keyword and arg.keyword.value == name]
@@ -101,6 +104,7 @@ class Method:
         if not present:
             if was is not None:
                 self._drift(f"{name}={was} in {call}", "no such keyword")
+            self._check_attributes(now)
             self._done(
                 f"{name} of {call}", self._with(found, self._added(found, name, now, before))
             )
@@ -109,7 +113,8 @@ class Method:
         if any(values_.same(value, wanted) for wanted in (now, *also)):
             self._done(f"{name} of {call}", None)
         elif was is not None and values_.same(value, was):
-            new = present[0].with_changes(value=self._expression(now))
+            self._check_attributes(now)
+            new = present[0].with_changes(value=self._expression(now, present[0].value))
             args = [new if arg is present[0] else arg for arg in found.args]
             self._done(f"{name} of {call}", self._with(found, found.with_changes(args=args)))
         else:
@@ -125,84 +130,119 @@ class Method:
         """
         if self._absent(target):
             return
-        for file, owner in self._overridden:
-            base = Method(self._files, self._name, [(file, owner)], inherited=True)
-            if not self._values().stores[target] and base._values().stores[target]:
-                base.assign(target, value, after=after, also=also)
-                return
         values_ = self._values()
+        if not values_.stores[target]:
+            inherited = self._inherited_store(target)
+            if inherited is not None:
+                inherited.assign(target, value, after=after, also=also)
+                return
         if values_.stores[target]:
             there = values_.value(target)
             if there is None:
                 self._drift(
                     f"one assignment to {target}", f"{values_.stores[target]} or nested ones"
                 )
-            elif any(values_.same(there, wanted) for wanted in (value, *also)):
+            index = values_.index(target)
+            if values_.leaves_before(index):
+                self._drift(f"{target} assigned before the method ends", "a return before it")
+            if values_.same(there, value):
+                self._check_bound(value, index)
+                self._done(target, None)
+            elif any(values_.same(there, wanted) for wanted in also):
                 self._done(target, None)
             else:
-                self._drift(
-                    f"no assignment to {target}, or {_line(value)}",
-                    _line(ast.unparse(there)),
-                )
+                found = _line(ast.unparse(there))
+                self._drift(f"no assignment to {target}, or {_line(value)}", found)
             return
         node = self._node()
         anchors = [
             index
             for index, statement in enumerate(node.body.body)
-            if m.matches(statement, m.SimpleStatementLine(body=[m.Assign() | m.AnnAssign()]))
+            if m.matches(statement, m.SimpleStatementLine(body=[m.Assign()]))
             and after in values.stores(ast.parse(code_of(statement).strip()))
         ]
         if len(anchors) != 1:
             self._drift(f"one assignment to {after}", f"{len(anchors)} of them")
+        self._check_bound(value, anchors[0] + 1)
+        if self._name != "__init__":
+            self._check_attributes(value)
         note = f"# {comment}\n" if comment else ""
         statement = self._statement(f"{note}{target} = {value}")
         body = list(node.body.body)
         body.insert(anchors[0] + 1, statement)
         self._done(target, node.with_changes(body=node.body.with_changes(body=body)))
 
-    def condition(self, guarding: str, *, was: str, now: str) -> None:
-        """The one ``if`` whose own body assigns `guarding` has the condition `now`, not `was`."""
-        what = f"condition of {guarding}"
+    def condition(self, guarding: Sequence[str], *, was: str, now: str) -> None:
+        """The one ``if`` that assigns the names `guarding` has the condition `now`, not `was`.
+
+        They must be None before it and assigned nowhere else, so that the condition decides.
+        """
+        what = f"condition of {guarding[0]}"
         if self._absent(what):
             return
         node = self._node()
+        values_ = self._values()
         found = [
-            statement
-            for statement in node.body.body
-            if isinstance(statement, cst.If)
-            and any(
-                guarding in values.stores(ast.parse(code_of(inner).strip()))
-                for inner in statement.body.body
-                if isinstance(inner, cst.SimpleStatementLine)
-            )
+            index
+            for index, statement in enumerate(node.body.body)
+            if isinstance(statement, cst.If) and values_.stores_within(index)[guarding[0]]
         ]
         if len(found) != 1:
-            self._drift(f"one if that assigns {guarding}", f"{len(found)} of them")
-        test = code_of(found[0].test)
-        values_ = self._values()
+            self._drift(f"one if that assigns {guarding[0]}", f"{len(found)} of them")
+        index = found[0]
+        guard = cst.ensure_type(node.body.body[index], cst.If)
+        for name in guarding:
+            within = values_.stores_within(index)[name]
+            elsewhere = values_.stores[name] - within
+            if guard.orelse or elsewhere != 1 or not values_.is_none_before(name, index):
+                sought = f"{name} None before the if that assigns {guarding[0]}, and set only there"
+                self._drift(sought, f"an else, or {elsewhere} other assignments")
+        self._check_bound(now, index)
+        test = code_of(guard.test)
         if values_.same(test, now):
             self._done(what, None)
         elif values_.same(test, was):
-            new = found[0].with_changes(test=self._expression(now))
-            body = [new if statement is found[0] else statement for statement in node.body.body]
+            self._check_attributes(now)
+            new = guard.with_changes(test=self._expression(now, guard.test))
+            body = [*node.body.body]
+            body[index] = new
             self._done(what, node.with_changes(body=node.body.with_changes(body=body)))
         else:
             self._drift(f"if {was}", f"if {_line(test)}")
+
+    def expect_keyword(self, call: str, name: str, value: str) -> None:
+        """The one call of `call` has the keyword `name` with that very value, as the edit needs."""
+        if self._owner is None:
+            return
+        found, _ = self._call(call)
+        given = [
+            code_of(arg.value) for arg in found.args if arg.keyword and arg.keyword.value == name
+        ]
+        if given != [value]:
+            self._drift(
+                f"{name}={value} in {call}", ", ".join(map(_line, given)) or "no such keyword"
+            )
 
     def unwrap(self, call: str, around: str) -> None:
         """The call `around` stands in the method once, without a call of `call` around it."""
         what = f"{call}() around {around}"
         if self._absent(what):
             return
-        calls = _calls(self._node())
+        calls = [call for call, _ in _calls(self._node())]
         found = [node for node in calls if code_of(node) == around]
         if len(found) != 1:
             self._drift(f"{around} once", f"{len(found)} of them")
-        for outer in calls:
-            if m.matches(outer.func, m.Name(call)) and [arg.value for arg in outer.args] == found:
-                self._done(what, self._with(outer, found[0]))
-                return
-        self._done(what, None)
+        outer = [
+            node for node in calls if m.matches(node.func, m.Name(call)) and around in code_of(node)
+        ]
+        if not outer:
+            self._done(what, None)
+            return
+        bare = outer[0].with_changes(lpar=[], rpar=[])
+        if len(outer) != 1 or code_of(bare) != f"{call}({around})":
+            self._drift(f"{call}({around})", ", ".join(_line(code_of(node)) for node in outer))
+        inner = found[0].with_changes(lpar=outer[0].lpar, rpar=outer[0].rpar)
+        self._done(what, self._with(outer[0], inner))
 
     # What the operations share.
 
@@ -223,14 +263,55 @@ class Method:
         return node
 
     def _values(self) -> values.Method:
-        return _values_of(self._node())
+        try:
+            return _values_of(self._node())
+        except (SyntaxError, ValueError, RecursionError) as error:
+            self._drift("a method that this Python reads", f"one that it does not ({error})")
 
-    def _call(self, name: str) -> cst.Call:
+    def _call(self, name: str) -> tuple[cst.Call, int]:
+        """The one call of `name`, and the number of the statement of the method's body it is in."""
+        node = self._node()
         called = m.Name(name) | m.Attribute(attr=m.Name(name))
-        found = [node for node in _calls(self._node()) if m.matches(node.func, called)]
-        if len(found) != 1:
-            self._drift(f"one call of {name}", f"{len(found)} of them")
-        return found[0]
+        found = [at for at in _calls(node) if m.matches(at[0].func, called)]
+        if len(found) != 1 or self._values().loads[name] > 1:
+            self._drift(f"one call of {name}", f"{len(found)} of them, or it by another name")
+        call, index = found[0]
+        if not isinstance(node.body.body[index], cst.SimpleStatementLine):
+            self._drift(f"the call of {name} outside branches", "it in a branch or inner function")
+        if self._values().leaves_before(index):
+            self._drift(f"a call of {name} that is reached", "a return before it")
+        return call, index
+
+    def _check_bound(self, code: str, index: int) -> None:
+        """Drift unless every name in `code` has its value before statement `index`."""
+        name = self._values().unbound(code, index)
+        if name:
+            self._drift(
+                f"{name} with its value before it is used", "no such name, or a changed one"
+            )
+
+    def _check_attributes(self, code: str) -> None:
+        """Drift unless every attribute of self in `code` is set by an `__init__`."""
+        assert self._owner is not None
+        for node in ast.walk(values.expression(code)):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "self"
+                and not self._files.sets(self._file, self._owner, f"self.{node.attr}")
+            ):
+                self._drift(f"self.{node.attr} set by __init__", "no such attribute")
+
+    def _inherited_store(self, target: str) -> Method | None:
+        """The nearest overridden definition that assigns `target`, if each above it calls super."""
+        method = self
+        while method._overridden:
+            if f"super().{self._name}(" not in code_of(method._node()):
+                return None
+            method = Method(self._files, self._name, method._overridden, inherited=True)
+            if method._values().stores[target]:
+                return method
+        return None
 
     def _with(self, old: cst.Call, new: cst.BaseExpression) -> cst.FunctionDef:
         return cst.ensure_type(self._node().deep_replace(old, new), cst.FunctionDef)
@@ -262,11 +343,17 @@ class Method:
         )
         return call.with_changes(args=[*call.args[:index], new, *call.args[index:]])
 
-    def _expression(self, code: str) -> cst.BaseExpression:
-        """`code`, its further lines indented one level more, as an argument's are."""
+    def _expression(self, code: str, old: cst.BaseExpression | None = None) -> cst.BaseExpression:
+        """`code`, its further lines indented one level more, as an argument's are.
+
+        old: what it takes the place of; its parentheses stay, with the comments in them.
+        """
         module = self._files.module(self._file)
-        text = code.replace("\n", "\n    ")
-        return cst.parse_expression(self._native(text), config=module.config_for_parsing)
+        text = self._native(code.replace("\n", "\n    "))
+        new = cst.parse_expression(text, config=module.config_for_parsing)
+        if old is None:
+            return new
+        return new.with_changes(lpar=[*old.lpar, *new.lpar], rpar=[*new.rpar, *old.rpar])
 
     def _statement(self, code: str) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
         module = self._files.module(self._file)
@@ -293,9 +380,13 @@ class Method:
 
 # Each is asked for more than once of the same tree, and costs a walk over it.
 @lru_cache(maxsize=64)
-def _calls(node: cst.FunctionDef) -> tuple[cst.Call, ...]:
-    found = m.findall(node, m.Call())
-    return tuple(cst.ensure_type(call, cst.Call) for call in found)
+def _calls(node: cst.FunctionDef) -> tuple[tuple[cst.Call, int], ...]:
+    """Each call in a method, and the number of the statement of its body that it is in."""
+    return tuple(
+        (cst.ensure_type(call, cst.Call), index)
+        for index, statement in enumerate(node.body.body)
+        for call in m.findall(statement, m.Call())
+    )
 
 
 @lru_cache(maxsize=64)

@@ -7,21 +7,32 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
 
+# How far names are followed; what goes by more of them is not recognised.
+DEPTH = 6
+
 
 def expression(code: str) -> ast.expr:
-    """The syntax tree of one expression."""
-    return ast.parse(code.strip(), mode="eval").body
+    """The syntax tree of one expression, which may go over several lines."""
+    return ast.parse(f"({code.strip()}\n)", mode="eval").body
 
 
 def stores(tree: ast.AST) -> Iterator[str]:
-    """Every name and attribute that `tree` assigns to, as often as it does."""
+    """Every name and attribute that `tree` binds or deletes, as often as it does."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield ast.unparse(node)
+        if isinstance(node, ast.Name | ast.Attribute):
+            if not isinstance(node.ctx, ast.Load):
+                yield ast.unparse(node)
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+        elif isinstance(node, ast.MatchAs | ast.MatchStar | ast.ExceptHandler):
+            yield node.name or ""
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
 
 
 def _assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
@@ -57,21 +68,61 @@ class Method:
     def __init__(self, source: str) -> None:
         definition = ast.parse(textwrap.dedent(source)).body[0]
         assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
-        self.stores = Counter(stores(definition))
-        arguments = definition.args
-        parameters = {
-            a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-        }
+        self._body = definition.body
+        self.stores = Counter(name for statement in self._body for name in stores(statement))
+        self.loads = Counter(
+            node.id
+            for node in ast.walk(definition)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        )
+        parameters = {node.arg for node in ast.walk(definition.args) if isinstance(node, ast.arg)}
+        self._parameters = {name for name in parameters if not self.stores[name]}
         # What is assigned once, outside loops and lone branches, is a name for its value.
         self._values: dict[str, ast.expr] = {}
-        folded: Counter[str] = Counter()
-        for statement in definition.body:
+        self._index: dict[str, int] = {}
+        stored: dict[str, int] = {}
+        for index, statement in enumerate(self._body):
             for target, value in _assignments(statement).items():
-                folded[target] += 2 if isinstance(statement, ast.If) else 1
+                stored[target] = 2 if isinstance(statement, ast.If) else 1
                 self._values[target] = value
+                self._index[target] = index
         for target in list(self._values):
-            if folded[target] != self.stores[target] or target in parameters:
-                del self._values[target]
+            if stored[target] != self.stores[target] or target in parameters:
+                del self._values[target], self._index[target]
+
+    def index(self, target: str) -> int:
+        """The number of the statement that assigns `target`; only of those that `value` knows."""
+        return self._index[target]
+
+    def unbound(self, code: str, index: int) -> str:
+        """The first name in `code` that may lack its value before statement `index`, or empty."""
+        for node in ast.walk(expression(code)):
+            if not isinstance(node, ast.Name) or node.id in self._parameters:
+                continue
+            if node.id in self._index and self._index[node.id] < index:
+                continue
+            if hasattr(builtins, node.id) and not self.stores[node.id]:
+                continue
+            return node.id
+        return ""
+
+    def leaves_before(self, index: int) -> bool:
+        """Whether the method always ends before statement `index`."""
+        return any(isinstance(node, ast.Return | ast.Raise) for node in self._body[:index])
+
+    def is_none_before(self, name: str, index: int) -> bool:
+        """Whether a statement before `index` says `name = None`."""
+        return any(
+            isinstance(node, ast.Assign | ast.AnnAssign)
+            and [*stores(node)] == [name]
+            and isinstance(node.value, ast.Constant)
+            and node.value.value is None
+            for node in self._body[:index]
+        )
+
+    def stores_within(self, index: int) -> Counter[str]:
+        """What the statement `index` binds."""
+        return Counter(stores(self._body[index]))
 
     def value(self, target: str) -> ast.expr | None:
         """What `target` is assigned, when that is one value; None otherwise."""
@@ -91,7 +142,7 @@ class Method:
         class Replace(ast.NodeTransformer):
             def visit_Name(self, node: ast.Name) -> ast.expr:
                 value = method._values.get(node.id)
-                if value is None or node.id in within:
+                if value is None or node.id in within or len(within) == DEPTH:
                     return node
                 return method._replace(value, within | {node.id})
 

@@ -5,15 +5,27 @@ What is changed is changed in `mrv2_fixes.edit.method`; what is not named keeps 
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 import libcst as cst
+import libcst.matchers as m
 
 from mrv2_fixes.edit.drift import Drift
 from mrv2_fixes.edit.method import Method, Place, code_of
 
 PACKAGE = "vllm/v1/worker/gpu/"
+# What Python and LibCST raise for text that is not, or not sensibly, Python.
+UNREADABLE = (
+    cst.ParserSyntaxError,
+    SyntaxError,
+    ValueError,
+    LookupError,
+    RecursionError,
+    MemoryError,
+)
 
 
 class Vllm:
@@ -24,6 +36,7 @@ class Vllm:
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._files = files
+        self._read: dict[str, cst.Module] = {}
         self._modules: dict[str, cst.Module] = {}
         self._changed: set[str] = set()
         self._texts: dict[str, tuple[cst.Module, bytes]] = {}
@@ -40,13 +53,22 @@ class Vllm:
     def _text(self, file: str, module: cst.Module) -> bytes:
         """The bytes of a changed file, made and compiled once for each change."""
         if self._texts.get(file, (None, b""))[0] is not module:
-            text = module.bytes
             try:
+                if self._may_be_lossy(file) and self._read[file].bytes != self._files[file]:
+                    raise Drift(
+                        file, "", "a file that LibCST keeps to the byte", "form feeds or such"
+                    )
+                text = module.bytes
                 compile(text, file, "exec", dont_inherit=True)
-            except (SyntaxError, ValueError) as error:
+            except UNREADABLE as error:
                 raise Drift(file, "", "a result that compiles", str(error)) from error
             self._texts[file] = (module, text)
         return self._texts[file][1]
+
+    def _may_be_lossy(self, file: str) -> bool:
+        """Whether a file has what LibCST has been seen not to keep; to make sure costs a walk."""
+        plain = self._read[file].encoding.lower() in ("utf-8", "utf-8-sig")
+        return not plain or re.search(rb"\f|\r(?!\n)", self._files[file]) is not None
 
     def mark(self) -> tuple[dict[str, cst.Module], set[str]]:
         """The present texts, for `restore`."""
@@ -67,10 +89,9 @@ class Vllm:
             if self._definition(path, name) is None:
                 raise Drift(path, "", f"class {name}", "no such class")
             return Class(self, path, name)
+        sign = re.compile(rf"\bclass[\s\\]+{name}\b|^\s*{name}\s*=".encode(), re.MULTILINE)
         for other in sorted(self._files):
-            if other.startswith(PACKAGE) and re.search(
-                rf"^class {name}\b".encode(), self._files[other], re.MULTILINE
-            ):
+            if other.startswith(PACKAGE) and sign.search(self._files[other]):
                 raise Drift(path, "", f"class {name}", f"no such file, and the class in {other}")
         return Class(self, path, None)
 
@@ -79,48 +100,65 @@ class Vllm:
         self.consulted.add(path)
         if path not in self._modules:
             try:
-                self._modules[path] = cst.parse_module(self._files[path])
-            except (cst.ParserSyntaxError, UnicodeError, SyntaxError, LookupError) as error:
+                # Python itself first: it has limits where LibCST's parser has none.
+                compile(self._files[path], path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+                self._modules[path] = self._read[path] = cst.parse_module(self._files[path])
+            except UNREADABLE as error:
                 reason = " ".join(str(error).split("\n\n")[0].split())
                 raise Drift(path, "", "Python source", f"what does not parse ({reason})") from error
         return self._modules[path]
 
     def _definition(self, path: str, name: str) -> cst.ClassDef | None:
-        found = [
-            node
-            for node in self.module(path).body
-            if isinstance(node, cst.ClassDef) and node.name.value == name
-        ]
-        if len(found) > 1:
-            raise Drift(path, "", f"one class {name}", f"{len(found)} of them")
+        found, hidden = _classes(self.module(path), name)
+        if len(found) > 1 or hidden:
+            raise Drift(path, "", f"one class {name}", f"{len(found)}, or one in a branch")
         return found[0] if found else None
 
     def definitions_in(self, path: str, owner: str, method: str) -> list[cst.FunctionDef]:
-        """The definitions of `method` in the body of class `owner`."""
+        """The definitions of `method` in the body of class `owner`; Drift when one is hidden."""
         definition = self._definition(path, owner)
-        return [
-            node
-            for node in (definition.body.body if definition else ())
-            if isinstance(node, cst.FunctionDef) and node.name.value == method
-        ]
+        if definition is None:
+            return []
+        found, hidden = _methods(definition, method)
+        if hidden:
+            raise Drift(path, owner, f"one method {method}", "another in a branch or assignment")
+        return found
+
+    def sets(self, path: str, owner: str, attribute: str) -> bool:
+        """Whether an `__init__` that class `owner` has assigns `attribute`, such as ``self.x``."""
+        for file, name in self.definitions(path, owner, "__init__"):
+            if re.search(
+                rf"^\s*{re.escape(attribute)}\s*[:=]",
+                code_of(self.definitions_in(file, name, "__init__")[0]),
+                re.MULTILINE,
+            ):
+                return True
+        return False
 
     def _bases(self, path: str, name: str) -> Iterator[tuple[str, str]]:
-        """File and name of each base class that stands in these files, nearest first."""
+        """File and name of each base class of vLLM's, nearest first; Drift for one elsewhere."""
         definition = self._definition(path, name)
+        imported = {
+            alias.evaluated_alias or alias.evaluated_name: (statement, alias.evaluated_name)
+            for statement in self._imports(path)
+            if not isinstance(statement.names, cst.ImportStar)
+            for alias in statement.names
+        }
         for base in definition.bases if definition else ():
-            if not isinstance(base.value, cst.Name):
+            called = code_of(base.value)
+            if self._definition(path, called) is not None:
+                yield path, called
                 continue
-            if self._definition(path, base.value.value) is not None:
-                yield path, base.value.value
+            statement, original = imported.get(called.partition(".")[0], (None, ""))
+            if statement is None:
+                # An `import torch.nn as nn`, or a name of Python's own: nothing of vLLM's.
                 continue
-            for statement in self._imports(path):
-                if statement.module is None or isinstance(statement.names, cst.ImportStar):
-                    continue
-                file = code_of(statement.module).replace(".", "/") + ".py"
-                for alias in statement.names:
-                    local = alias.evaluated_alias or alias.evaluated_name
-                    if local == base.value.value and file in self._files:
-                        yield file, alias.evaluated_name
+            module = code_of(statement.module) if statement.module else ""
+            file = module.replace(".", "/") + ".py"
+            if file in self._files and "." not in called and not statement.relative:
+                yield file, original
+            elif statement.relative or module.partition(".")[0] == "vllm":
+                raise Drift(path, name, "the class's bases in these files", f"{called} elsewhere")
 
     def _imports(self, path: str) -> Iterator[cst.ImportFrom]:
         for line in self.module(path).body:
@@ -173,13 +211,47 @@ class Class:
         """
         if self._name is None:
             return Method(self._vllm, name, [(self._file, None)])
+        own = self._file, self._name
         for candidate in filter(None, (name, renamed)):
-            definitions = list(self._vllm.definitions(self._file, self._name, candidate))
-            if not definitions:
+            definitions = self._vllm.definitions(*own, candidate)
+            nearest = next(definitions, None)
+            if nearest is None:
                 continue
-            own = candidate == name and definitions[0] == (self._file, self._name)
-            if not own and not inherited:
-                found = f"it inherited from {definitions[0][1]}"
+            if inherited:
+                owned = candidate == name and nearest == own
+                return Method(self._vllm, candidate, [nearest, *definitions], inherited=not owned)
+            if nearest != own:
+                found = f"it inherited from {nearest[1]}"
                 raise Drift(self._file, self._name, f"method {name} in the class itself", found)
-            return Method(self._vllm, candidate, definitions, inherited=not own)
+            return Method(self._vllm, candidate, [own])
         raise Drift(self._file, self._name, f"method {name}", "no such method")
+
+
+# Each is asked for many times of the same tree.
+@lru_cache(maxsize=256)
+def _classes(module: cst.Module, name: str) -> tuple[list[cst.ClassDef], bool]:
+    """The classes of that name at the top level, and whether another one hides in a branch."""
+    found = [n for n in module.body if isinstance(n, cst.ClassDef) and n.name.value == name]
+    return found, any(_hidden(line, name) for line in module.body)
+
+
+@lru_cache(maxsize=256)
+def _methods(owner: cst.ClassDef, name: str) -> tuple[list[cst.FunctionDef], bool]:
+    """The same for the methods of a class."""
+    body = owner.body.body
+    found = [n for n in body if isinstance(n, cst.FunctionDef) and n.name.value == name]
+    return found, any(_hidden(line, name) for line in body)
+
+
+def _hidden(line: cst.CSTNode, name: str) -> bool:
+    """Whether a statement that is no definition of its own defines or assigns `name`."""
+    if isinstance(line, cst.FunctionDef | cst.ClassDef):
+        return False
+    if isinstance(line, cst.SimpleStatementLine):
+        return any(
+            isinstance(node, cst.Assign)
+            and any(m.matches(t.target, m.Name(name)) for t in node.targets)
+            for node in line.body
+        )
+    found = m.FunctionDef(name=m.Name(name)) | m.ClassDef(name=m.Name(name))
+    return bool(m.findall(line, found))

@@ -28,7 +28,8 @@ class Files(Mapping[str, bytes]):
 
     def __iter__(self) -> Iterator[str]:
         for path in sorted((self._root / "vllm").rglob("*.py")):
-            yield path.relative_to(self._root).as_posix()
+            if path.is_file():
+                yield path.relative_to(self._root).as_posix()
         if RECORD in self:
             yield RECORD
 
