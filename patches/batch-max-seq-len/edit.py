@@ -33,6 +33,7 @@ def edit(vllm: Vllm) -> None:
         "self.draft_max_seq_len",
         f"min(\n    {LONGEST}\n    + self.num_speculative_steps,\n    self.max_model_len,\n)",
         after="max_query_len",
+        ahead_of=["multi_step_decode", "_multi_step_decode"],
         # From 0.32.0 on the number of draft tokens can differ from step to step.
         also=[f"min({LONGEST} + num_speculative_tokens, self.max_model_len)"],
     )

@@ -5,6 +5,7 @@ vllm-project/vllm#47428
 
 from mrv2_fixes.edit import Vllm
 
+METADATA = "MambaHybridAttnMetadata"
 TENSORS = ["num_accepted_tokens", "num_decode_draft_tokens_cpu"]
 
 
@@ -12,9 +13,10 @@ def edit(vllm: Vllm) -> None:
     hybrid = vllm.class_("model_states/mamba_hybrid.py", "MambaHybridModelState")
     prepare_attn = hybrid.method("prepare_attn")
     for tensor in TENSORS:
-        prepare_attn.expect_keyword("MambaHybridAttnMetadata", tensor, tensor)
+        prepare_attn.expect_keyword(METADATA, tensor, tensor)
     prepare_attn.condition(
         guarding=TENSORS,
+        ahead_of=[METADATA],
         was="not for_capture",
         now="not for_capture and self.vllm_config.num_speculative_tokens > 0",
     )

@@ -105,7 +105,7 @@ def make(
         except RecursionError:
             state, detail, changed = State.DRIFTED, "code that is nested too deeply to read", {}
         gone = _gone(patch, files, version, releases)
-        if gone and state is State.NOT_AFFECTED:
+        if gone and state in (State.NOT_AFFECTED, State.UPSTREAM):
             state, detail = State.DRIFTED, gone
         if state is State.DRIFTED:
             vllm.restore(mark)
@@ -163,14 +163,6 @@ def _state(places: Sequence[Place]) -> tuple[State, str]:
         outcome: [place for place in places if place.outcome is outcome] for outcome in Outcome
     }
     changed, present = by_outcome[Outcome.CHANGED], by_outcome[Outcome.PRESENT]
-    absent = by_outcome[Outcome.ABSENT]
-    if present and absent and not changed:
-        raise Drift(
-            absent[0].file,
-            "",
-            f"what {absent[0].what} stands in",
-            f"no such class, and {present[0].symbol} has its part of the fix",
-        )
     if changed and present:
         raise Drift(
             changed[0].file,

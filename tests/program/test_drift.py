@@ -253,6 +253,12 @@ OUT_OF_SIGHT = [
     ("lone carriage returns", "0.22.1", HYBRID, lambda text: text.replace("\n", "\r"), FORWARD),
     ("newer syntax in the method", "0.22.1", HYBRID,
      sub(r"^(        )num_accepted_tokens = None$", r"\1type X[T] = (\n\g<0>"), GATE),
+    ("handed over before it is decided", "0.25.0", HYBRID,
+     sub(r"^(        num_accepted_tokens = None\n)",
+         r"\1        MambaHybridAttnMetadata(is_prefilling=is_prefilling)\n"), GATE),
+    ("after the draft steps", "0.25.0", NEWER_SPECULATOR,
+     sub(r"^(        )max_seq_len = input_batch",
+         r"\1self._multi_step_decode(num_reqs)\n\g<0>"), BATCH),
     ("deep nesting", "0.22.1", HYBRID, lambda text: f"{text}X = {'(' * 3000}1{')' * 3000}\n", GATE),
     ("a long sum", "0.22.1", HYBRID, lambda text: f"{text}X = {'1 + ' * 3000}1\n", GATE),
 ]  # fmt: skip

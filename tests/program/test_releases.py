@@ -92,7 +92,7 @@ def test_views_in_order_give_the_plan_with_nothing_but_git_apply(
     assert {path: (root / path).read_bytes() for path in made.after} == made.after
 
 
-@pytest.mark.parametrize("release", AFFECTED)
+@pytest.mark.parametrize("release", ["0.20.2", *AFFECTED])
 def test_a_second_run_changes_nothing_and_knows_whose_fix_it_is(
     source: Source, release: str
 ) -> None:

@@ -95,7 +95,7 @@ class Method:
             return
         values_ = self._values()
         found, index = self._call(call)
-        self._check_bound(now, index)
+        self._check_place(now, index)
         if any(arg.keyword is None for arg in found.args):
             self._drift(f"{call} called with keywords alone", "positional or starred arguments")
         present = [arg for arg in found.args if arg.keyword and arg.keyword.value == name]
@@ -122,10 +122,18 @@ class Method:
             self._drift(f"{sought} in {call}", f"{name}={_line(value)}")
 
     def assign(
-        self, target: str, value: str, *, after: str, also: Sequence[str] = (), comment: str = ""
+        self,
+        target: str,
+        value: str,
+        *,
+        after: str,
+        ahead_of: Sequence[str] = (),
+        also: Sequence[str] = (),
+        comment: str = "",
     ) -> None:
         """`target` is assigned `value`, once; a new assignment goes behind that of `after`.
 
+        ahead_of: the calls that need it, by the names that they have in one release or another.
         also: other values that serve as well. comment: one line above a new assignment.
         """
         if self._absent(target):
@@ -134,7 +142,7 @@ class Method:
         if not values_.stores[target]:
             inherited = self._inherited_store(target)
             if inherited is not None:
-                inherited.assign(target, value, after=after, also=also)
+                inherited.assign(target, value, after=after, ahead_of=ahead_of, also=also)
                 return
         if values_.stores[target]:
             there = values_.value(target)
@@ -143,12 +151,10 @@ class Method:
                     f"one assignment to {target}", f"{values_.stores[target]} or nested ones"
                 )
             index = values_.index(target)
-            if values_.leaves_before(index):
-                self._drift(f"{target} assigned before the method ends", "a return before it")
-            if values_.same(there, value):
-                self._check_bound(value, index)
-                self._done(target, None)
-            elif any(values_.same(there, wanted) for wanted in also):
+            if any(values_.same(there, wanted) for wanted in (value, *also)):
+                # A further form may use names that this method gets in another way.
+                known = value if values_.same(there, value) else "None"
+                self._check_place(known, index, ahead_of)
                 self._done(target, None)
             else:
                 found = _line(ast.unparse(there))
@@ -163,7 +169,7 @@ class Method:
         ]
         if len(anchors) != 1:
             self._drift(f"one assignment to {after}", f"{len(anchors)} of them")
-        self._check_bound(value, anchors[0] + 1)
+        self._check_place(value, anchors[0] + 1, ahead_of)
         if self._name != "__init__":
             self._check_attributes(value)
         note = f"# {comment}\n" if comment else ""
@@ -172,10 +178,13 @@ class Method:
         body.insert(anchors[0] + 1, statement)
         self._done(target, node.with_changes(body=node.body.with_changes(body=body)))
 
-    def condition(self, guarding: Sequence[str], *, was: str, now: str) -> None:
+    def condition(
+        self, guarding: Sequence[str], *, was: str, now: str, ahead_of: Sequence[str] = ()
+    ) -> None:
         """The one ``if`` that assigns the names `guarding` has the condition `now`, not `was`.
 
         They must be None before it and assigned nowhere else, so that the condition decides.
+        ahead_of: the calls that take them.
         """
         what = f"condition of {guarding[0]}"
         if self._absent(what):
@@ -197,7 +206,7 @@ class Method:
             if guard.orelse or elsewhere != 1 or not values_.is_none_before(name, index):
                 sought = f"{name} None before the if that assigns {guarding[0]}, and set only there"
                 self._drift(sought, f"an else, or {elsewhere} other assignments")
-        self._check_bound(now, index)
+        self._check_place(now, index, ahead_of)
         test = code_of(guard.test)
         if values_.same(test, now):
             self._done(what, None)
@@ -278,17 +287,21 @@ class Method:
         call, index = found[0]
         if not isinstance(node.body.body[index], cst.SimpleStatementLine):
             self._drift(f"the call of {name} outside branches", "it in a branch or inner function")
-        if self._values().leaves_before(index):
-            self._drift(f"a call of {name} that is reached", "a return before it")
         return call, index
 
-    def _check_bound(self, code: str, index: int) -> None:
-        """Drift unless every name in `code` has its value before statement `index`."""
+    def _check_place(self, code: str, index: int, ahead_of: Sequence[str] = ()) -> None:
+        """Drift unless `code` can stand as statement `index`, or in it.
+
+        It is reached, each of its names has its value, and the calls of `ahead_of` come behind it.
+        """
+        if self._values().leaves_before(index):
+            self._drift("a place that is reached", "a return before it")
         name = self._values().unbound(code, index)
         if name:
-            self._drift(
-                f"{name} with its value before it is used", "no such name, or a changed one"
-            )
+            self._drift(f"{name} with its value before it is used", "none, or a changed one")
+        for call, at in _calls(self._node()):
+            if at < index and code_of(call.func).rpartition(".")[2] in ahead_of:
+                self._drift(f"it ahead of {code_of(call.func)}", "it behind that")
 
     def _check_attributes(self, code: str) -> None:
         """Drift unless every attribute of self in `code` is set by an `__init__`."""
