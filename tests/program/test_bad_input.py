@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ..conftest import Mrv2, Source
+from .conftest import Mrv2, Source
 
 pytestmark = pytest.mark.releases
 

@@ -12,7 +12,7 @@ import pytest
 from mrv2_fixes import plan, series
 from mrv2_fixes.targets import folder
 
-from ..conftest import Mrv2, Source
+from .conftest import Mrv2, Source
 
 pytestmark = pytest.mark.releases
 

@@ -11,7 +11,7 @@ from mrv2_fixes import plan, series
 from mrv2_fixes.plan import State
 from mrv2_fixes.targets import folder
 
-from ..conftest import Source
+from .conftest import Source
 
 pytestmark = pytest.mark.releases
 

@@ -11,7 +11,7 @@ import pytest
 
 from mrv2_fixes import series
 
-from ..conftest import Source
+from .conftest import Source
 
 pytestmark = pytest.mark.releases
 

@@ -14,7 +14,7 @@ from mrv2_fixes.maintain import known as renew
 from mrv2_fixes.maintain import views
 from mrv2_fixes.targets import folder
 
-from ..conftest import Source
+from .conftest import Source
 
 pytestmark = pytest.mark.releases
 
