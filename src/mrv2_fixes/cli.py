@@ -7,6 +7,7 @@ Exit status: 0 all in order, 1 something needed or failed, 2 wrong call, 3 drift
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -88,7 +89,7 @@ def explain(slug: str, as_json: bool) -> int:
 def diff(target: str | None, slugs: tuple[str, ...], group: str) -> int:
     """The change as a unified diff."""
     made, _ = _deliverable(target, slugs, group)
-    click.echo(report.diff(made), nl=False)
+    click.echo(report.diff(made).encode("utf-8", "surrogateescape"), nl=False)
     return _exit_status(made)
 
 
@@ -169,6 +170,7 @@ def _exit_status(made: plan.Plan) -> int:
 
 def main() -> None:
     """Run the command; an error is one line and its exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("mrv2: stopped"))
     try:
         sys.exit(cli.main(standalone_mode=False))
     except click.ClickException as error:

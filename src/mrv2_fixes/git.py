@@ -9,6 +9,12 @@ from pathlib import Path
 
 from mrv2_fixes.errors import Mrv2Error
 
+# What a hook or a script around us may have set, and would lead git to another repository.
+ELSEWHERE = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_NAMESPACE"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_DEFAULT_HASH"),
+)
+
 
 class GitError(Mrv2Error):
     """Git is not there, or did not do what it was asked."""
@@ -21,13 +27,14 @@ def run(
 
     env: variables on top of the process's own. Raises GitError with git's own first cause.
     """
+    inherited = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     try:
         done = subprocess.run(
             ["git", *arguments],
             cwd=folder,
             input=stdin,
             capture_output=True,
-            env={**os.environ, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **(env or {})},
+            env={**inherited, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **(env or {})},
             check=False,
         )
     except FileNotFoundError as error:

@@ -195,7 +195,9 @@ def _whose(
     """Whether a fix that is in came from us."""
     if record is not None and patch.slug in record.patches:
         touched = [path for path in patch.header.touches if path in record.files]
-        changed = [path for path in touched if known.digest(files[path]) != record.files[path]]
+        changed = [
+            path for path in touched if known.digest(files.get(path, b"")) != record.files[path]
+        ]
         if changed:
             return State.TAMPERED, f"{', '.join(changed)}: changed since it was written"
         return State.APPLIED, ""

@@ -53,7 +53,7 @@ def print_cells(cells: Sequence[Cell], patches: Sequence[Patch], releases: Seque
     for release in map(known.number, releases or dict.fromkeys(cell.release for cell in cells)):
         for patch in patches:
             if not patch.affects(release):
-                state = known.releases()[release].states[patch.slug]
+                state = known.releases()[release].states.get(patch.slug, "not affected")
                 click.echo(f"{release} {patch.slug}: {state}, nothing to prove")
     for cell in cells:
         lifted = sorted({name for side in cell.sides for name in side.lifted})

@@ -113,7 +113,8 @@ def run(
                     f"{done.without.value} without, {done.with_.value} with ({done.seconds:.0f} s)"
                 )
         except BaseException:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            engine.stop()
             raise
     return [cells[index] for index in range(len(wanted))]
 
@@ -170,7 +171,11 @@ def judge(report: engine.Report, reproducer: Reproducer) -> tuple[Result, str]:
         return Result.DID_NOT_RUN, "did not end in time"
     if not tests:
         return Result.DID_NOT_RUN, f"no test of that name (pytest: {report.returncode})"
+    if reproducer.lift and reproducer.lift not in report.lifted:
+        return Result.DID_NOT_RUN, f"there was no refusal of {reproducer.lift} to lift"
     if all(test.outcome == "passed" for test in tests):
+        if report.returncode:
+            return Result.DID_NOT_RUN, f"pytest ended with {report.returncode}"
         return Result.PASSES, ""
     for test in tests:
         if test.outcome in ("skipped", "unfinished"):
@@ -183,6 +188,8 @@ def judge(report: engine.Report, reproducer: Reproducer) -> tuple[Result, str]:
         seen = f"{last.file}:{last.line}: {last.source}: {failure.type}: {failure.message}"
         if not declared(failure, reproducer.failure):
             return Result.FAILS_OTHERWISE, " ".join(seen.split())
+    if report.returncode != 1:
+        return Result.DID_NOT_RUN, f"pytest ended with {report.returncode}"
     return Result.FAILS, " ".join(seen.split())
 
 

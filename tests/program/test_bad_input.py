@@ -85,11 +85,32 @@ def text_file(root: Path, into: Path) -> Path:
     return into / "notes.txt"
 
 
+def encrypted_wheel(root: Path, into: Path) -> Path:
+    """The flag of encryption, set in the directory for the file that is read."""
+    path = wheel_of(root, into)
+    content = bytearray(path.read_bytes())
+    at = content.rindex(HYBRID.encode()) - 46
+    assert content[at : at + 4] == b"PK\x01\x02"
+    content[at + 8] |= 1
+    path.write_bytes(content)
+    return path
+
+
+def bloated_wheel(root: Path, into: Path) -> Path:
+    path = wheel_of(root, into)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("vllm-0.dist-info/METADATA", b"\n" * (17 << 20))
+        archive.filelist.insert(0, archive.filelist.pop())
+    return path
+
+
 UNUSABLE: list[tuple[Callable[[Path, Path], Path], str]] = [
     (empty_folder, "not a vLLM"),
     (other_wheel, "not a wheel of vLLM"),
     (truncated_wheel, "not a whole wheel"),
     (damaged_wheel, f"{HYBRID} in it is damaged"),
+    (encrypted_wheel, f"{HYBRID} in it is damaged"),
+    (bloated_wheel, "larger than any file of vLLM"),
     (text_file, "neither a folder nor a wheel"),
     (other_clone, "not a vLLM"),
     (clone_without_commits, "no commit to read"),
@@ -144,6 +165,22 @@ def test_a_clone_is_read_at_its_head_and_says_so(
 
     for command in ("diff", "build"):
         assert "has changes in vllm/ that this does not see" in mrv2(command, clone).stderr
+
+
+def test_reading_a_clone_runs_nothing_of_it_and_writes_nothing(
+    published: Source, mrv2: Mrv2, tmp_path: Path
+) -> None:
+    clone = clone_of(published("0.24.0"), tmp_path)
+    spy = tmp_path / "spy"
+    spy.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    spy.chmod(0o755)
+    subprocess.run(["git", "-C", clone, "config", "core.fsmonitor", str(spy)], check=True)
+    os.utime(clone / HYBRID)
+    before = {path: path.read_bytes() for path in (clone / ".git").rglob("*") if path.is_file()}
+    assert mrv2("status", clone).returncode == 1
+    assert not (tmp_path / "ran").exists()
+    after = {path: path.read_bytes() for path in (clone / ".git").rglob("*") if path.is_file()}
+    assert after == before
 
 
 def test_a_number_is_a_release_and_a_path_is_a_folder(

@@ -151,9 +151,21 @@ def test_a_fork_gets_what_it_needs(source: Source, mrv2: Mrv2, tmp_path: Path) -
     git(clone, "commit", "-qam", "ours")
     status = git(clone, "status", "--porcelain")
     built = build(mrv2, clone, tmp_path)
+    # Not a release's name: its files are another's.
+    assert built.name.startswith("0.22.1-")
     assert len(list(built.glob("*.patch"))) == 2
     assert git(clone, "status", "--porcelain") == status
     git(clone, "am", *sorted(built.glob("*.patch")))
+
+
+def test_a_repository_in_gits_environment_is_left_alone(
+    source: Source, published: Source, mrv2: Mrv2, tmp_path: Path
+) -> None:
+    """As in a hook, or a script around git."""
+    clone = a_clone(source, "0.24.0")
+    before = git(clone, "for-each-ref") + (clone / ".git" / "config").read_text()
+    build(mrv2, published("0.24.0"), tmp_path, GIT_DIR=str(clone / ".git"))
+    assert git(clone, "for-each-ref") + (clone / ".git" / "config").read_text() == before
 
 
 def test_only_an_earlier_build_is_replaced(

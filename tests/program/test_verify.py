@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mrv2_fixes import engine, series, verify
@@ -61,8 +62,22 @@ CASES = [
 def test_only_the_declared_failure_and_a_whole_pass_count(
     why: str, tests: list[run.Test], result: Result
 ) -> None:
-    report = engine.Report(tests=tuple(tests), returncode=0)
+    passed = all(test.outcome == "passed" for test in tests)
+    report = engine.Report(tests=tuple(tests), returncode=0 if passed else 1)
     assert verify.judge(report, REPRODUCER)[0] is result, why
+
+
+@pytest.mark.parametrize("tests", [[ran("passed")], [ran("failed", DECLARED)]])
+def test_an_engine_that_dies_at_the_end_proves_nothing(tests: list[run.Test]) -> None:
+    report = engine.Report(tests=tuple(tests), returncode=-11)
+    result, detail = verify.judge(report, REPRODUCER)
+    assert (result, detail) == (Result.DID_NOT_RUN, "pytest ended with -11")
+
+
+def test_what_needed_a_refusal_lifted_proves_nothing_when_there_was_none() -> None:
+    reproducer = msgspec.structs.replace(REPRODUCER, lift="hybrid/mamba models")
+    report = engine.Report(tests=(ran("passed"),), returncode=0)
+    assert verify.judge(report, reproducer)[0] is Result.DID_NOT_RUN
 
 
 def test_a_run_that_was_stopped_proves_nothing() -> None:

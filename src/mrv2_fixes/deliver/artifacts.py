@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -43,7 +44,7 @@ def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], No
     """
     needed = [step for step in plan.steps if step.state is State.NEEDED]
     output = output.resolve()
-    name = plan.release or target.version or Path(target.where).resolve().name
+    name = plan.release or _name(plan, target)
     if not needed:
         states = ", ".join(f"{step.patch.slug} {step.state.value}" for step in plan.steps)
         return Built((), f"{target.where}: nothing to build: {states}")
@@ -73,6 +74,13 @@ def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], No
         )
     )
     return Built(tuple(sorted(final.iterdir())), note)
+
+
+def _name(plan: Plan, target: Target) -> str:
+    """A name of its own for a base that is no release: the target's, and what its files are."""
+    content = b"\0".join(text for _, text in sorted(plan.before.items()))
+    stem = re.sub(r"[^A-Za-z0-9._-]+|^[.-]+", "", Path(target.where).resolve().name) or "vllm"
+    return f"{stem}-{known.digest(content)[:8]}"
 
 
 def _check_replaceable(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mrv2_fixes.engine.environments import EngineError, Environment, environment, newest
-from mrv2_fixes.engine.run import Failure, Frame, Report, run_tests
+from mrv2_fixes.engine.run import Failure, Frame, Report, run_tests, stop
 from mrv2_fixes.engine.trees import patched_tree
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "newest",
     "patched_tree",
     "run_tests",
+    "stop",
 ]

@@ -101,18 +101,23 @@ def environment(
     key = hashlib.sha256(text.encode()).hexdigest()[:12]
     environments = (cache or cache_folder()) / "environments"
     made = Environment(release, environments / f"{release}-{key}", python)
-    if (made.folder / COMPLETE).is_file():
+    if _is_whole(made):
         return made
     try:
         environments.mkdir(parents=True, exist_ok=True)
         with FileLock(environments / f"{release}-{key}.lock"):
-            if not (made.folder / COMPLETE).is_file():
+            if not _is_whole(made):
                 progress(f"making an environment with vLLM {release} for the CPU")
                 _make(made, requirements, needs.overrides)
                 (made.folder / COMPLETE).write_text(text)
     except OSError as error:
         raise EngineError(f"{made.folder}: {error.strerror}: set MRV2_CACHE elsewhere") from error
     return made
+
+
+def _is_whole(made: Environment) -> bool:
+    """Whether it was finished, and its interpreter has not gone since."""
+    return (made.folder / COMPLETE).is_file() and made.python.exists()
 
 
 def newest() -> str:

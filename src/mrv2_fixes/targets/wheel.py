@@ -10,6 +10,10 @@ from pathlib import Path
 from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.targets.target import RECORD, Target, metadata_version
 
+# Encrypted members and unknown ways of compression are among what zipfile raises RuntimeError for.
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
+LARGEST = 16 << 20  # bytes; a hundred times the largest of vLLM's Python files
+
 
 class Files(Mapping[str, bytes]):
     """The Python files of the package in a wheel, and our record, by path; read when asked for."""
@@ -28,8 +32,8 @@ class Files(Mapping[str, bytes]):
             raise KeyError(path)
         try:
             with zipfile.ZipFile(self._path) as archive:
-                return archive.read(path)
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+                return _read(archive, path)
+        except DAMAGED as error:
             raise TargetUnusable(f"{self._path}: {path} in it is damaged: {error}") from error
 
     def __iter__(self) -> Iterator[str]:
@@ -50,13 +54,17 @@ def read(path: Path) -> Target:
                 for name in archive.namelist()
                 if name.count("/") == 1 and name.endswith(".dist-info/METADATA")
             ]
-            text = archive.read(metadata[0]).decode(errors="replace") if metadata else ""
+            text = _read(archive, metadata[0]).decode(errors="replace") if metadata else ""
         files = Files(path)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except DAMAGED as error:
         raise TargetUnusable(f"{path}: not a whole wheel: {error}; get it again") from error
-    except OSError as error:
-        raise TargetUnusable(f"{path}: {error.strerror}") from error
     version = metadata_version(text)
     if version is None:
         raise TargetUnusable(f"{path}: not a wheel of vLLM")
     return Target("wheel", str(path), version, files)
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> bytes:
+    if archive.getinfo(name).file_size > LARGEST:
+        raise zipfile.BadZipFile(f"{name} is larger than any file of vLLM")
+    return archive.read(name)
