@@ -32,7 +32,8 @@ lint: setup
 	$(BIN)/mypy
 
 test: setup
-	$(BIN)/python -m pytest --durations=10
+	$(BIN)/python -m pytest -n auto tests/engine tests/program
+	$(BIN)/python -m pytest --durations=10 tests/proof
 
 test-fast: setup
 	$(BIN)/python -m pytest -m "not engine and not releases"
