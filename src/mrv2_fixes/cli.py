@@ -18,6 +18,8 @@ import msgspec
 
 from mrv2_fixes import errors, plan, report, series, targets
 
+# One more than there are cores: an engine also waits, for files and for its processes.
+WORKERS = (os.cpu_count() or 1) + 1
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -113,9 +115,7 @@ def build(target: str, slugs: tuple[str, ...], group: str, output: Path) -> int:
 @cli.command()
 @click.argument("releases", metavar="[RELEASE]...", nargs=-1)
 @selecting
-@click.option(
-    "--workers", type=click.IntRange(1), default=os.cpu_count() or 1, help="Engines at a time."
-)
+@click.option("--workers", type=click.IntRange(1), default=WORKERS, help="Engines at a time.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("dist"), show_default=True)
 @as_json
 def verify(

@@ -34,10 +34,11 @@ class Result(str, enum.Enum):
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One run of a reproducer.
+    """One run of a reproducer, together with others of its patch.
 
-    patches: the slugs that were in. detail: what was seen, in one line. lifted: refusals at
-    configuration that were lifted for it. output: the end of what was printed, unless it passed.
+    patches: the slugs that were in. seconds: of the whole run. detail: what was seen, in one line.
+    lifted: refusals at configuration that were lifted for it. output: the end of what was printed,
+    unless it passed.
     """
 
     result: Result
@@ -68,25 +69,26 @@ class Cell(msgspec.Struct, frozen=True, rename={"without": "without", "with_": "
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A cell still to run."""
+    """What runs together: one patch on one release, by reproducers with the same refusal lifted."""
 
     patch: Patch
     release: str
-    reproducer: Reproducer
+    reproducers: tuple[Reproducer, ...]
 
 
 def jobs(selected: Sequence[Patch], releases: Sequence[str]) -> list[Job]:
-    """The cells of `selected` on `releases`; without releases, all that a header affects.
+    """What there is to run for `selected` on `releases`; without releases, all that is affected.
 
     Raises TargetUnusable for a release that is not among the known ones.
     """
-    return [
-        Job(patch, release, reproducer)
-        for release in map(known.number, releases or known.releases())
-        for patch in selected
-        if patch.affects(release)
-        for reproducer in patch.reproducers(release)
-    ]
+    wanted = []
+    for release in map(known.number, releases or known.releases()):
+        for patch in selected:
+            reproducers = patch.reproducers(release) if patch.affects(release) else ()
+            for lift in dict.fromkeys(one.lift for one in reproducers):
+                alike = tuple(one for one in reproducers if one.lift == lift)
+                wanted.append(Job(patch, release, alike))
+    return wanted
 
 
 def run(
@@ -95,64 +97,75 @@ def run(
     progress: Callable[[str], None],
     workers: int = 2,
 ) -> list[Cell]:
-    """Run every cell, `workers` at a time, and return them in the order of `wanted`.
+    """Run every job, `workers` at a time, and return its cells in the order of `wanted`.
 
     Raises EngineError when an environment cannot be made, Drifted when a patch does not fit.
     """
     for release in dict.fromkeys(job.release for job in wanted):
         engine.environment(release, progress=progress)
-    progress(f"{len(wanted)} cells, {workers} at a time, each an engine twice")
-    cells: dict[int, Cell] = {}
+    progress(f"{2 * len(wanted)} runs of an engine, {workers} at a time")
+    done: dict[int, list[Cell]] = {}
     with ThreadPoolExecutor(workers) as pool:
-        running = {pool.submit(cell, job, series): i for i, job in enumerate(wanted)}
+        running = {pool.submit(cells, job, series): i for i, job in enumerate(wanted)}
         try:
             for future in as_completed(running):
-                done = cells[running[future]] = future.result()
-                progress(
-                    f"{len(cells)}/{len(wanted)} {done.release} {done.patch}: "
-                    f"{done.without.value} without, {done.with_.value} with ({done.seconds:.0f} s)"
-                )
+                done[running[future]] = future.result()
+                for cell in future.result():
+                    progress(
+                        f"{len(done)}/{len(wanted)} {cell.release} {cell.patch}: "
+                        f"{cell.without.value} without, {cell.with_.value} with "
+                        f"({cell.seconds:.0f} s)"
+                    )
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             engine.stop()
             raise
-    return [cells[index] for index in range(len(wanted))]
+    return [cell for index in range(len(wanted)) for cell in done[index]]
 
 
-def cell(job: Job, series: Series) -> Cell:
-    """Run one reproducer without and with its patch."""
+def cells(job: Job, series: Series) -> list[Cell]:
+    """Run a job's reproducers without and with its patch: a cell for each."""
     chosen = series.select([job.patch.slug])
     required = tuple(patch for patch in chosen if patch is not job.patch)
-    started = datetime.datetime.now(datetime.timezone.utc)
-    sides = (_side(job, series, required), _side(job, series, chosen))
-    return Cell(
-        patch=job.patch.slug,
-        release=job.release,
-        reproducer=job.reproducer.test,
-        without=sides[0].result,
-        with_=sides[1].result,
-        seconds=round(sum(side.seconds for side in sides), 1),
-        date=started.isoformat(timespec="seconds"),
-        sides=sides,
-    )
+    started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    runs = [(patches, _run(job, series, patches)) for patches in (required, chosen)]
+    made = []
+    for reproducer in job.reproducers:
+        without, with_ = (_side(reproducer, *one) for one in runs)
+        made.append(
+            Cell(
+                patch=job.patch.slug,
+                release=job.release,
+                reproducer=reproducer.test,
+                without=without.result,
+                with_=with_.result,
+                seconds=round(without.seconds + with_.seconds, 1),
+                date=started,
+                sides=(without, with_),
+            )
+        )
+    return made
 
 
-def _side(job: Job, series: Series, patches: Sequence[Patch]) -> Side:
+def _run(job: Job, series: Series, patches: Sequence[Patch]) -> engine.Report:
     environment = engine.environment(job.release)
     target = folder.read(environment.site_packages)
     made = plan.make(patches, target.files, version=job.release)
     # The CPU build must hold the very files of the release that is spoken of.
     if made.drifted() or made.release != job.release:
         raise Drifted(f"{job.release}: the files of its CPU build are not those of the release")
-    report = engine.run_tests(
+    return engine.run_tests(
         environment,
         engine.patched_tree(environment, made.after, cache.folder()),
         series.root / "tests",
-        [job.reproducer.test],
-        lift_hybrid=bool(job.reproducer.lift),
+        [reproducer.test for reproducer in job.reproducers],
+        lift_hybrid=bool(job.reproducers[0].lift),
         timeout=TIMEOUT,
     )
-    result, detail = judge(report, job.reproducer)
+
+
+def _side(reproducer: Reproducer, patches: Sequence[Patch], report: engine.Report) -> Side:
+    result, detail = judge(report, reproducer)
     return Side(
         result=result,
         patches=tuple(patch.slug for patch in patches),
@@ -174,7 +187,7 @@ def judge(report: engine.Report, reproducer: Reproducer) -> tuple[Result, str]:
     if reproducer.lift and reproducer.lift not in report.lifted:
         return Result.DID_NOT_RUN, f"there was no refusal of {reproducer.lift} to lift"
     if all(test.outcome == "passed" for test in tests):
-        if report.returncode:
+        if report.returncode not in (0, 1):
             return Result.DID_NOT_RUN, f"pytest ended with {report.returncode}"
         return Result.PASSES, ""
     for test in tests:

@@ -16,10 +16,14 @@ from mrv2_fixes.targets import folder
 
 pytestmark = pytest.mark.engine
 
-WORKERS = os.cpu_count() or 1
+WORKERS = (os.cpu_count() or 1) + 1
 TIMEOUT = 600.0
-JOBS = verify.jobs(series.load().core, ())
-RELEASES = list(dict.fromkeys(job.release for job in JOBS))
+CELLS = [
+    (job.release, job.patch.slug, reproducer)
+    for job in verify.jobs(series.load().core, ())
+    for reproducer in job.reproducers
+]
+RELEASES = list(dict.fromkeys(release for release, _, _ in CELLS))
 NEWEST = "newest"
 
 # The CPU engine of 0.32.0 has a compiled kernel in its place; interpreted by the Triton of that
@@ -54,18 +58,18 @@ def verified(
 
 
 @pytest.mark.parametrize(
-    "index", range(len(JOBS)), ids=[f"{job.release}-{job.patch.slug}" for job in JOBS]
+    "index", range(len(CELLS)), ids=[f"{release}-{slug}" for release, slug, _ in CELLS]
 )
 def test_fails_without_and_passes_with(verified: list[dict[str, object]], index: int) -> None:
-    job, cell = JOBS[index], verified[index]
-    assert (cell["patch"], cell["release"]) == (job.patch.slug, job.release)
-    assert cell["reproducer"] == job.reproducer.test
+    (release, slug, reproducer), cell = CELLS[index], verified[index]
+    assert (cell["patch"], cell["release"]) == (slug, release)
+    assert cell["reproducer"] == reproducer.test
     assert (cell["without"], cell["with"]) == ("fails as declared", "passes"), cell["sides"]
     sides = cell["sides"]
     assert isinstance(sides, list)
     for side in sides:
-        assert side["versions"]["vllm"].startswith(job.release)
-        assert side["lifted"] == ([job.reproducer.lift] if job.reproducer.lift else [])
+        assert side["versions"]["vllm"].startswith(release)
+        assert side["lifted"] == ([reproducer.lift] if reproducer.lift else [])
 
 
 def in_tree(release: str, *options: str) -> engine.Report:
