@@ -253,6 +253,8 @@ OUT_OF_SIGHT = [
     ("lone carriage returns", "0.22.1", HYBRID, lambda text: text.replace("\n", "\r"), FORWARD),
     ("newer syntax in the method", "0.22.1", HYBRID,
      sub(r"^(        )num_accepted_tokens = None$", r"\1type X[T] = (\n\g<0>"), GATE),
+    ("several statements on a line", "0.22.1", HYBRID,
+     sub(r"^(        )num_accepted_tokens = None$", r"\1a = 1; num_accepted_tokens = None"), GATE),
     ("handed over before it is decided", "0.25.0", HYBRID,
      sub(r"^(        num_accepted_tokens = None\n)",
          r"\1        MambaHybridAttnMetadata(is_prefilling=is_prefilling)\n"), GATE),

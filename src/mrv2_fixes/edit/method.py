@@ -165,7 +165,7 @@ class Method:
             index
             for index, statement in enumerate(node.body.body)
             if m.matches(statement, m.SimpleStatementLine(body=[m.Assign()]))
-            and after in values.stores(ast.parse(code_of(statement).strip()))
+            and values_.stores_within(index)[after]
         ]
         if len(anchors) != 1:
             self._drift(f"one assignment to {after}", f"{len(anchors)} of them")
@@ -267,8 +267,12 @@ class Method:
     def _node(self) -> cst.FunctionDef:
         assert self._owner is not None
         node = self._files.definitions_in(self._file, self._owner, self._name)[0]
-        if not isinstance(node.body, cst.IndentedBlock):
-            self._drift("a body of its own lines", "a body on one line")
+        # Statements are told by their number, which semicolons would make another in each tree.
+        if not isinstance(node.body, cst.IndentedBlock) or any(
+            isinstance(line, cst.SimpleStatementLine) and len(line.body) > 1
+            for line in node.body.body
+        ):
+            self._drift("a line for each statement", "several on one line")
         return node
 
     def _values(self) -> values.Method:
