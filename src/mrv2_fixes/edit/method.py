@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn, Protocol
@@ -400,10 +400,27 @@ class Method:
 def _calls(node: cst.FunctionDef) -> tuple[tuple[cst.Call, int], ...]:
     """Each call in a method, and the number of the statement of its body that it is in."""
     return tuple(
-        (cst.ensure_type(call, cst.Call), index)
+        (part, index)
         for index, statement in enumerate(node.body.body)
-        for call in m.findall(statement, m.Call())
+        for part in _parts(statement)
+        if isinstance(part, cst.Call)
     )
+
+
+def _parts(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """A node and all below it, without the whitespace, which is most of a tree.
+
+    What LibCST has for this visits every node and takes a third of a plan's time.
+    """
+    ahead: list[object] = [node]
+    while ahead:
+        part = ahead.pop()
+        if isinstance(part, cst.CSTNode):
+            if not isinstance(part, cst.BaseParenthesizableWhitespace | cst.TrailingWhitespace):
+                yield part
+                ahead.extend(getattr(part, name) for name in part.__dataclass_fields__)
+        elif isinstance(part, list | tuple):
+            ahead.extend(part)
 
 
 @lru_cache(maxsize=64)
