@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,13 @@ def sub(pattern: str, replacement: str, count: int = 1) -> Change:
         return changed
 
     return change
+
+
+def changed(root: Path, file: str, change: Change) -> dict[str, bytes]:
+    """A release's files, one of them changed."""
+    files = dict(folder.read(root).files)
+    files[file] = change(files[file].decode()).encode()
+    return files
 
 
 def planned(files: Mapping[str, bytes]) -> dict[str, plan.Step]:
@@ -108,8 +116,7 @@ DRIFTS = [
 def test_drift_names_the_place_and_changes_nothing_for_it(
     published: Source, why: str, file: str, change: Change, slug: str, names: str
 ) -> None:
-    files = dict(folder.read(published("0.22.1")).files)
-    files[file] = change(files[file].decode()).encode()
+    files = changed(published("0.22.1"), file, change)
     step = planned(files)[slug]
     assert step.state is State.DRIFTED, why
     assert file in step.detail
@@ -143,8 +150,7 @@ KEPT = [
 def test_what_a_fork_may_do_is_kept_to_the_byte(
     published: Source, why: str, change: Change
 ) -> None:
-    files = dict(folder.read(published("0.22.1")).files)
-    files[HYBRID] = change(files[HYBRID].decode()).encode()
+    files = changed(published("0.22.1"), HYBRID, change)
     made = plan.make(series.load().core, files)
     assert [step.state for step in made.steps] == [State.NEEDED] * 3, why
     text = made.after[HYBRID]
@@ -272,8 +278,7 @@ OUT_OF_SIGHT = [
 def test_what_is_undone_out_of_sight_is_not_taken_for_fixed_nor_for_fixable(
     published: Source, why: str, release: str, file: str, change: Change, slug: str
 ) -> None:
-    files = dict(folder.read(published(release)).files)
-    files[file] = change(files[file].decode()).encode()
+    files = changed(published(release), file, change)
     assert planned(files)[slug].state is State.DRIFTED, why
 
 
@@ -296,8 +301,7 @@ LAYOUTS = [
 def test_other_layouts_are_changed_and_keep_their_comments(
     published: Source, why: str, slug: str, file: str, change: Change
 ) -> None:
-    files = dict(folder.read(published("0.22.1")).files)
-    files[file] = change(files[file].decode()).encode()
+    files = changed(published("0.22.1"), file, change)
     made = plan.make(series.load().select([slug]), files)
     assert made.steps[-1].state is State.NEEDED, made.steps[-1].detail
     for comment in (b"# one", b"# two"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from mrv2_fixes import cache, engine, known, plan, series, verify
+from mrv2_fixes.cli import WORKERS
 from mrv2_fixes.targets import folder
 
 pytestmark = pytest.mark.engine
 
-WORKERS = (os.cpu_count() or 1) + 1
 TIMEOUT = 600.0
 CELLS = [
     (job.release, job.patch.slug, reproducer)
