@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from mrv2_fixes import errors, plan, report, series, targets
+from mrv2_fixes import errors, plan, printing, series, targets
 
 # One more than there are cores: an engine also waits, for files and for its processes.
 WORKERS = (os.cpu_count() or 1) + 1
@@ -64,11 +64,11 @@ def status(target: str | None, slugs: tuple[str, ...], group: str, as_json: bool
     """What this vLLM has and needs."""
     patches = series.load().select(slugs, group)
     opened = targets.open_target(target, progress)
-    made = plan.states(patches, opened.files, version=opened.version, record=opened.record())
+    made = plan.quick(patches, opened.files, version=opened.version, record=opened.record())
     if as_json:
-        _print_json(report.data(made, opened))
+        _print_json(printing.data(made, opened))
     else:
-        report.print_status(made, opened)
+        printing.print_status(made, opened)
     return _exit_status(made)
 
 
@@ -81,7 +81,7 @@ def explain(slug: str, as_json: bool) -> int:
     if as_json:
         _print_json({"patch": slug, **msgspec.to_builtins(patch.header)})
     else:
-        click.echo(report.explanation(patch))
+        click.echo(printing.explanation(patch))
     return 0
 
 
@@ -91,7 +91,7 @@ def explain(slug: str, as_json: bool) -> int:
 def diff(target: str | None, slugs: tuple[str, ...], group: str) -> int:
     """The change as a unified diff."""
     made, _ = _deliverable(target, slugs, group)
-    click.echo(report.diff(made).encode("utf-8", "surrogateescape"), nl=False)
+    click.echo(printing.diff(made).encode("utf-8", "surrogateescape"), nl=False)
     return _exit_status(made)
 
 
@@ -136,7 +136,7 @@ def verify(
     if as_json:
         _print_json(cells)
     else:
-        report.print_cells(cells, patches, releases)
+        printing.print_cells(cells, patches, releases)
         if path:
             click.echo(f"kept in {path}")
     return 0 if all(cell.proven for cell in cells) else errors.NEEDED
@@ -152,7 +152,7 @@ def _deliverable(
     if made.drifted():
         details = dict.fromkeys(step.detail for step in made.drifted())
         raise errors.Drifted(f"{opened.where}: {'; '.join(details)}")
-    for note in (opened.note, *(f"{slug}: {note}" for slug, note in report.notes(made).items())):
+    for note in (opened.note, *(f"{slug}: {note}" for slug, note in printing.notes(made).items())):
         if note:
             progress(note)
     return made, opened

@@ -1,13 +1,14 @@
 """What the published releases hold: hashes of the files that an edit looks at, and the states.
 
 The data stand in `known.json`; `make known` renews them from the wheels on the package index. With
-them a base is recognised by its files, whatever its version says.
+them a base is recognised by its files, whatever its version says, and what the edits make of a
+release is had without LibCST.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from functools import cache
 from pathlib import Path
 
@@ -17,17 +18,47 @@ from packaging.version import InvalidVersion, Version
 from mrv2_fixes.errors import TargetUnusable
 
 
+class Outcome(msgspec.Struct, frozen=True):
+    """What patches make of one file of a release.
+
+    patches: slugs of those that change it, in order.
+    splices: where it differs from the release, from the top down: number of the first line (from
+    0), how many lines go, and the text that is there instead.
+    """
+
+    patches: tuple[str, ...]
+    splices: tuple[tuple[int, int, str], ...]
+
+    def of(self, published: bytes) -> bytes:
+        """The file that comes of the release's own."""
+        lines = published.splitlines(keepends=True)
+        for first, count, text in reversed(self.splices):
+            lines[first : first + count] = [text.encode()]
+        return b"".join(lines)
+
+
 class Release(msgspec.Struct, frozen=True):
     """One published release.
 
     files: path to SHA-256, of each file that an edit looks at, where it exists.
     states: slug to state (see `mrv2_fixes.plan.State`) of the release as published.
-    outcomes: path to SHA-256 to the slugs that, applied, give that file.
+    outcomes: path to SHA-256 of what patches make of the file, to how they do.
     """
 
     files: dict[str, str]
     states: dict[str, str]
-    outcomes: dict[str, dict[str, tuple[str, ...]]] = {}
+    outcomes: dict[str, dict[str, Outcome]] = {}
+
+    def changing(self, path: str) -> set[str]:
+        """The slugs that change a file."""
+        return {slug for outcome in self.outcomes[path].values() for slug in outcome.patches}
+
+    def outcome(self, path: str, slugs: Set[str]) -> tuple[str, Outcome] | None:
+        """What just `slugs` make of a file, and its SHA-256."""
+        for sha256, outcome in self.outcomes[path].items():
+            if set(outcome.patches) == slugs:
+                return sha256, outcome
+        return None
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -103,4 +134,4 @@ def _matches(digests: Mapping[str, str], known: Mapping[str, Release]) -> Iterab
         changed = [path for path in digests if digests[path] != release.files[path]]
         outcomes = {path: release.outcomes.get(path, {}).get(digests[path]) for path in changed}
         if None not in outcomes.values():
-            yield Match(number, {path: slugs for path, slugs in outcomes.items() if slugs})
+            yield Match(number, {path: one.patches for path, one in outcomes.items() if one})

@@ -14,6 +14,7 @@ import msgspec
 
 from mrv2_fixes import known
 from mrv2_fixes.errors import SeriesError
+from mrv2_fixes.record import Record
 from mrv2_fixes.series import Patch
 
 if TYPE_CHECKING:
@@ -31,16 +32,6 @@ class State(str, enum.Enum):
     NOT_AFFECTED = "not affected"  # the code does not exist there
     DRIFTED = "drifted"
     TAMPERED = "tampered"  # applied by us, changed since
-
-
-class Record(msgspec.Struct, frozen=True):
-    """What an earlier delivery wrote into a vLLM, kept beside it (`vllm/.mrv2-fixes.json`).
-
-    patches: the slugs. files: path to SHA-256 of each file as it was written.
-    """
-
-    patches: tuple[str, ...]
-    files: dict[str, str]
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -124,24 +115,64 @@ def make(
     )
 
 
-def states(
+def quick(
     patches: Sequence[Patch],
     files: Mapping[str, bytes],
     *,
     version: str | None = None,
     record: Record | None = None,
 ) -> Plan:
-    """The plan without new texts: of a release as published, what `known.json` says of it."""
+    """The same plan, but for the files of each step: by the recorded outcomes where they tell it.
+
+    They do for a release as published, and for one with the whole of the patches in. Otherwise, as
+    on an unknown base, it takes the half second that the edits take.
+    """
     base = known.match(files, version, known.releases())
-    if base is None or base.applied or record is not None:
-        return make(patches, files, version=version, record=record)
-    of_release = known.releases()[base.release].states
-    if any(patch.slug not in of_release for patch in patches):
-        return make(patches, files, version=version, record=record)
-    steps = tuple(Step(patch, State(of_release[patch.slug])) for patch in patches)
-    if any(step.state is State.DRIFTED for step in steps):
-        return make(patches, files, version=version, record=record)
-    return Plan(base.release, steps, {}, {})
+    made = _recorded(patches, files, base, record) if base else None
+    return made or make(patches, files, version=version, record=record)
+
+
+def _recorded(
+    patches: Sequence[Patch], files: Mapping[str, bytes], base: known.Match, record: Record | None
+) -> Plan | None:
+    """The plan by what `known.json` says of a release; None where that is not enough."""
+    release = known.releases()[base.release]
+    steps = []
+    for patch in patches:
+        state = State(release.states.get(patch.slug, State.DRIFTED))
+        detail = ""
+        if state is State.NEEDED:
+            changes = [
+                patch.slug in base.applied.get(path, ())
+                for path in release.outcomes
+                if patch.slug in release.changing(path)
+            ]
+            if all(changes):
+                state, detail = _whose(patch, files, base, record)
+            elif any(changes):
+                return None
+        elif state is State.UPSTREAM:
+            state, detail = _whose(patch, files, base, record)
+        if state is State.DRIFTED:
+            return None
+        steps.append(Step(patch, state, detail))
+    needed = {step.patch.slug for step in steps if step.state is State.NEEDED}
+    after = {}
+    for path in release.outcomes:
+        wanted = needed & release.changing(path)
+        if not wanted:
+            continue
+        # Splices are those of the published file, and only of patches with what they require.
+        found = release.outcome(path, wanted)
+        if path in base.applied or found is None:
+            return None
+        sha256, outcome = found
+        after[path] = outcome.of(files[path])
+        if known.digest(after[path]) != sha256:
+            raise SeriesError(
+                f"{known.PATH}: {path} of {base.release} is wrong: install this again"
+            )
+    return Plan(base.release, tuple(steps), {path: files[path] for path in after}, after)
 
 
 def consulted(patches: Sequence[Patch], files: Mapping[str, bytes]) -> set[str]:

@@ -12,6 +12,7 @@ import pytest
 from mrv2_fixes import known, plan, series
 from mrv2_fixes.maintain import known as renew
 from mrv2_fixes.maintain import views
+from mrv2_fixes.record import Record
 from mrv2_fixes.targets import folder
 
 from .conftest import Source
@@ -105,6 +106,24 @@ def test_a_second_run_changes_nothing_and_knows_whose_fix_it_is(
     assert again.release == release
 
 
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("release", STATES)
+def test_recorded_outcomes_are_those_of_the_edits(
+    source: Source, release: str, applied: bool
+) -> None:
+    """Also with fixes in, whole or in part, so what rests on the record says and gives the same."""
+    root = source(release)
+    slugs = [patch.slug for patch in series.load().core]
+    if applied:
+        write(root, planned(root, slugs[1]).after)
+    files = folder.read(root).files
+    for chosen in ((), *((slug,) for slug in slugs), tuple(slugs[:2]), tuple(slugs[1:])):
+        patches = series.load().select(chosen)
+        made, quick = (way(patches, files, version=release) for way in (plan.make, plan.quick))
+        assert (quick.release, states(quick)) == (made.release, states(made))
+        assert (quick.before, quick.after) == (made.before, made.after)
+
+
 @pytest.mark.parametrize("slug", [patch.slug for patch in series.load().core])
 @pytest.mark.parametrize("release", AFFECTED)
 def test_each_patch_alone_converges(source: Source, release: str, slug: str) -> None:
@@ -140,7 +159,9 @@ def test_an_applied_fix_that_was_changed_since_is_tampered(source: Source) -> No
     root = source("0.24.0")
     made = planned(root)
     write(root, made.after)
-    record = plan.Record(
+    record = Record(
+        "apply",
+        "0",
         tuple(step.patch.slug for step in made.steps if step.state is plan.State.NEEDED),
         {path: known.digest(text) for path, text in made.after.items()},
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from mrv2_fixes import known, plan, report, series
+from mrv2_fixes import known, plan, printing, series
 from mrv2_fixes.edit import Vllm
 from mrv2_fixes.errors import SeriesError
 
@@ -65,7 +65,7 @@ def test_titles_and_messages_meet_vllms_style(patch: series.Patch) -> None:
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.slug)
 def test_explain_says_all_that_the_header_says(patch: series.Patch) -> None:
-    text = report.explanation(patch)
+    text = printing.explanation(patch)
     for said in (patch.slug, patch.header.title, patch.header.origin, *patch.header.touches):
         assert said in text
 

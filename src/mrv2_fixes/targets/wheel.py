@@ -7,8 +7,9 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from mrv2_fixes import record
 from mrv2_fixes.errors import TargetUnusable
-from mrv2_fixes.targets.target import RECORD, Target, metadata_version
+from mrv2_fixes.targets.target import Target, metadata_version
 
 # Encrypted members and unknown ways of compression are among what zipfile raises RuntimeError for.
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
@@ -24,7 +25,7 @@ class Files(Mapping[str, bytes]):
             self._names = {
                 name: None
                 for name in archive.namelist()
-                if name.startswith("vllm/") and (name.endswith(".py") or name == RECORD)
+                if name.startswith("vllm/") and (name.endswith(".py") or name == record.PATH)
             }
 
     def __getitem__(self, path: str) -> bytes:
