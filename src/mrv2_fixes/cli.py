@@ -33,7 +33,7 @@ def selecting(command: Command) -> Command:
     command = click.option(
         "--patch", "slugs", metavar="SLUG", multiple=True, help="This patch and what it requires."
     )(command)
-    groups = click.Choice(["core", "all"])
+    groups = click.Choice(series.GROUPS)
     return click.option("--series", "group", type=groups, default="core", show_default=True)(
         command
     )

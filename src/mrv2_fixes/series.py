@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mrv2_fixes.edit import Vllm
 
 Edit = Callable[["Vllm"], None]
+GROUPS = ("core", "all")
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,128 @@
+"""What a process runs, as it is: by what the hook loaded, not by what was planned."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+from mrv2_fixes import known, plan, series
+from mrv2_fixes.errors import Mrv2Error, WrongCall
+from mrv2_fixes.plan import Plan, State, Step
+from mrv2_fixes.plugin import start
+from mrv2_fixes.targets import Target
+
+
+class Mismatch(Mrv2Error):
+    """The workers of one engine do not run the same."""
+
+
+def report() -> dict[str, Any]:
+    """What this process runs, in types that JSON has.
+
+    plugin: "strict", "warn" or "off", or "not loaded" when vLLM has not called it in this process.
+    program, vllm, release: versions, and the published release that the files are; None for none.
+    pid: of the process; the one entry that differs between workers.
+    modules: by name, `loaded`: "import hook", "not yet", or "unseen" when it was imported without
+    the hook; and `sha256` of the text that it was made of, None unless the hook loaded it.
+    patches: by slug, `state` in this process, in the words of `mrv2 status`; `how` it came in:
+    "import hook", "apply", "wheel", "base", or empty when it did not; and `note`.
+    """
+    now = start.started
+    target = now.target if now and now.target else start.vllm()
+    made = now.plan if now and now.plan else _by_files(target)
+    left_out = now.left_out if now else {}
+    selected = [step.patch for step in made.steps]
+    selected += [patch for patch in series.load().patches if patch.slug in left_out]
+    loaded = now.finder.loaded if now and now.finder else {}
+    modules = {
+        name: {"loaded": _loaded(name, loaded), "sha256": loaded.get(name)}
+        for name in map(start.module, start.touched(selected, target))
+    }
+    patches = {step.patch.slug: _patch(step, made, target, loaded) for step in made.steps}
+    for slug, problem in left_out.items():
+        patches[slug] = {"state": problem.state.value, "how": "", "note": problem.why}
+    return {
+        "program": metadata.version("vllm-mrv2-fixes"),
+        "plugin": now.settings.mode.value if now else "not loaded",
+        "vllm": target.version,
+        "release": made.release,
+        "pid": os.getpid(),
+        "patches": patches,
+        "modules": modules,
+    }
+
+
+def _by_files(target: Target) -> Plan:
+    """The plan of a process that the plugin does nothing in."""
+    return plan.quick(
+        series.load().core, target.files, version=target.version, record=target.record()
+    )
+
+
+def _loaded(name: str, loaded: Mapping[str, str]) -> str:
+    if name in loaded:
+        return "import hook"
+    return "unseen" if name in sys.modules else "not yet"
+
+
+def _patch(step: Step, made: Plan, target: Target, loaded: Mapping[str, str]) -> dict[str, str]:
+    """A patch as this process has it: in, only if what was loaded is what was planned."""
+    if step.state is not State.NEEDED:
+        return {
+            "state": step.state.value,
+            "how": start.how(step, target),
+            "note": step.detail,
+        }
+    planned = {
+        start.module(path): known.digest(made.after[path])
+        for path in step.patch.header.touches
+        if path in made.after
+    }
+    unseen = [name for name in planned if _loaded(name, loaded) == "unseen"]
+    served = [name for name in planned if loaded.get(name) == planned[name]]
+    if unseen or not served:
+        note = f"{', '.join(unseen)} imported without the hook" if unseen else "not imported yet"
+        return {"state": State.NEEDED.value, "how": "", "note": note}
+    return {"state": State.APPLIED.value, "how": "import hook", "note": ""}
+
+
+def compare(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all of `reports` say, in the order of ranks; `pid` is that of rank 0.
+
+    Raises Mismatch when one says something else than that of rank 0, WrongCall when there is none.
+    """
+    if not reports:
+        raise WrongCall("no reports to compare: is the engine up?")
+    first = reports[0]
+    different = [
+        f"rank {rank} has {_difference(first, other)}"
+        for rank, other in enumerate(reports)
+        if _difference(first, other)
+    ]
+    if different:
+        raise Mismatch(f"the workers do not run the same: {'; '.join(different)}")
+    return dict(first)
+
+
+def _difference(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The entries in which `other` differs, in one line."""
+    ours, theirs = _flat(first), _flat(other)
+    return ", ".join(
+        f"{name} {theirs.get(name)!r} (rank 0: {ours.get(name)!r})"
+        for name in sorted((ours.keys() | theirs.keys()) - {"pid"})
+        if ours.get(name) != theirs.get(name)
+    )
+
+
+def _flat(report: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A report with nested names joined, as `patches batch-max-seq-len state`."""
+    flat: dict[str, Any] = {}
+    for name, value in report.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name} ")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat

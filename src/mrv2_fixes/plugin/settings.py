@@ -1,0 +1,51 @@
+"""`MRV2_FIXES`: what the plugin does, and with which patches."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mrv2_fixes import series
+from mrv2_fixes.errors import WrongCall
+
+VARIABLE = "MRV2_FIXES"
+
+
+class Mode(str, enum.Enum):
+    """What becomes of a process that a selected fix cannot be brought into."""
+
+    STRICT = "strict"  # it does not start
+    WARN = "warn"  # it says so and starts
+    OFF = "off"  # nothing is done in it
+
+
+@dataclass(frozen=True)
+class Settings:
+    """patches: those selected, with what they require, in order; none when off."""
+
+    mode: Mode
+    patches: tuple[series.Patch, ...]
+
+
+def read(environ: Mapping[str, str]) -> Settings:
+    """What `MRV2_FIXES` says: words between commas, each a mode, a group or a slug.
+
+    Without a mode it is strict, without patches the group `core`. Raises WrongCall for a word that
+    is none of these, and for two modes.
+    """
+    words = [word.strip() for word in environ.get(VARIABLE, "").split(",") if word.strip()]
+    modes = {Mode(word) for word in words if word in set(Mode)}
+    groups = {word for word in words if word in series.GROUPS}
+    slugs = [word for word in words if word not in modes | groups]
+    if len(modes) > 1 or len(groups) > 1 or (groups and slugs):
+        raise WrongCall(
+            f"{VARIABLE}={','.join(words)}: want one of strict, warn and off, and either core, all "
+            "or slugs"
+        )
+    mode = modes.pop() if modes else Mode.STRICT
+    try:
+        patches = series.load().select(slugs, groups.pop() if groups else "core")
+    except WrongCall as error:
+        raise WrongCall(f"{VARIABLE}={','.join(words)}: {error}") from error
+    return Settings(mode, () if mode is Mode.OFF else patches)

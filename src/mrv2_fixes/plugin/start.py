@@ -1,0 +1,169 @@
+"""What happens in a process when vLLM loads the plugin: plan, refuse or install the hook, say so.
+
+Nothing is written, and of vLLM only files are read.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from mrv2_fixes import known, plan
+from mrv2_fixes.errors import DRIFTED, Mrv2Error, TargetUnusable
+from mrv2_fixes.plan import Plan, State
+from mrv2_fixes.plugin import hook, settings
+from mrv2_fixes.plugin.settings import Mode, Settings
+from mrv2_fixes.series import Patch
+from mrv2_fixes.targets import Target, folder
+
+# Below vLLM's own logger, so that the line comes out where vLLM's do.
+logger = logging.getLogger("vllm.mrv2_fixes")
+
+
+class Refused(Mrv2Error):
+    """A selected fix is neither in nor unnecessary, and cannot be brought in."""
+
+    exit_status = DRIFTED
+
+
+class Problem(NamedTuple):
+    """Why a patch is neither in nor unnecessary nor can be brought in by the hook."""
+
+    state: State
+    why: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """What the plugin did in this process.
+
+    target, plan: the vLLM, and what the patches in force make of it; None when off.
+    finder: the import hook; None when off.
+    left_out: by slug, the patches that are not in force, under `warn`.
+    """
+
+    settings: Settings
+    target: Target | None = None
+    plan: Plan | None = None
+    finder: hook.Finder | None = None
+    left_out: Mapping[str, Problem] = field(default_factory=dict)
+
+
+started: Started | None = None
+
+
+def start() -> None:
+    """Bring the selected fixes into this process, once however often it is called.
+
+    Raises Refused when one cannot be brought in, WrongCall for a wrong `MRV2_FIXES`; under `warn`
+    only the latter.
+    """
+    global started
+    if started is not None:
+        return
+    chosen = settings.read(os.environ)
+    started = Started(chosen) if chosen.mode is Mode.OFF else _start(chosen)
+    for slug, problem in started.left_out.items():
+        logger.warning("mrv2-fixes: %s is NOT in this process: %s", slug, problem.why)
+    logger.info("%s", summary(started))
+
+
+def _start(chosen: Settings) -> Started:
+    target = vllm()
+    files = touched(chosen.patches, target)
+    early = {module(path) for path in files} & sys.modules.keys()
+    patches, left_out = chosen.patches, dict[str, Problem]()
+    while True:
+        made = plan.quick(patches, target.files, version=target.version, record=target.record())
+        found = problems(made, early)
+        if not found:
+            break
+        if chosen.mode is Mode.STRICT:
+            raise Refused(refusal(found, target))
+        left_out |= found
+        for step in made.steps:
+            missing = sorted(left_out.keys() & set(step.patch.header.requires))
+            if missing:
+                problem = Problem(step.state, f"requires {', '.join(missing)}")
+                left_out.setdefault(step.patch.slug, problem)
+        patches = tuple(patch for patch in patches if patch.slug not in left_out)
+    sources = {
+        module(path): hook.Source(path, known.digest(target.files[path]), made.after.get(path))
+        for path in files
+        if module(path) not in early
+    }
+    return Started(chosen, target, made, hook.install(sources), left_out)
+
+
+def vllm() -> Target:
+    """The vLLM of this process. Raises TargetUnusable when there is none."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:
+        raise TargetUnusable("no vLLM in this Python")
+    return folder.read(Path(spec.origin).parent.parent)
+
+
+def touched(patches: Iterable[Patch], target: Target) -> list[str]:
+    """The files that patches touch, as far as this vLLM has them."""
+    paths = {path for patch in patches for path in patch.header.touches}
+    return sorted(path for path in paths if path in target.files)
+
+
+def module(path: str) -> str:
+    """The name of the module that a file is, such as vllm.version for vllm/version.py."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def problems(made: Plan, early: Set[str] = frozenset()) -> dict[str, Problem]:
+    """By slug, what keeps a patch out.
+
+    early: modules that were imported before the hook was there.
+    """
+    found = {}
+    for step in made.steps:
+        late = sorted(
+            early & {module(path) for path in step.patch.header.touches if path in made.after}
+        )
+        if step.state in (State.DRIFTED, State.TAMPERED):
+            found[step.patch.slug] = Problem(step.state, f"{step.state.value}: {step.detail}")
+        elif step.state is State.NEEDED and late:
+            why = f"{', '.join(late)} imported before the plugin was loaded"
+            found[step.patch.slug] = Problem(step.state, why)
+    return found
+
+
+def refusal(found: Mapping[str, Problem], target: Target) -> str:
+    """Why the process does not start: which, where, and what to do."""
+    what = "; ".join(f"{slug}: {problem.why}" for slug, problem in found.items())
+    others = f"{settings.VARIABLE}=warn starts without, and `mrv2 status` says more"
+    return f"{target.where}: refusing to start: {what}. {others}"
+
+
+def summary(now: Started) -> str:
+    """One line: what each selected patch is to this process."""
+    name = f"mrv2-fixes {metadata.version('vllm-mrv2-fixes')}"
+    if now.plan is None or now.target is None:
+        return f"{name}: off ({settings.VARIABLE}=off)"
+    base = now.plan.release or f"{now.target.version or 'of no known version'}, an unknown base"
+    each = [
+        f"{step.patch.slug} {how(step, now.target) or step.state.value}" for step in now.plan.steps
+    ]
+    each += [f"{slug} NOT in" for slug in now.left_out]
+    return f"{name} on vLLM {base}: {', '.join(each)}"
+
+
+def how(step: plan.Step, target: Target) -> str:
+    """How a patch that is no problem comes into a process; empty when it does not concern it."""
+    if step.state is State.NEEDED:
+        return "import hook"
+    record = target.record()
+    if step.state is State.APPLIED and record is not None:
+        return record.delivery
+    return "base" if step.state in (State.APPLIED, State.UPSTREAM) else ""
