@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,11 +65,18 @@ def status(target: str | None, slugs: tuple[str, ...], group: str, as_json: bool
     patches = series.load().select(slugs, group)
     opened = targets.open_target(target, progress)
     made = plan.quick(patches, opened.files, version=opened.version, record=opened.record())
+    server = None
+    if opened.kind == "installed":
+        from mrv2_fixes.plugin import forecast
+
+        server = forecast.forecast(opened, os.environ)
     if as_json:
-        _print_json(printing.data(made, opened))
+        _print_json({**printing.data(made, opened), "server": server})
     else:
         printing.print_status(made, opened)
-    return _exit_status(made)
+        if server:
+            click.echo(f"a server started here {server.says}")
+    return _exit_status(made, server.served if server else ())
 
 
 @cli.command()
@@ -162,10 +169,12 @@ def _print_json(data: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2))
 
 
-def _exit_status(made: plan.Plan) -> int:
+def _exit_status(made: plan.Plan, served: Collection[str] = ()) -> int:
+    """served: slugs that are needed and come in when a server starts."""
     if made.drifted():
         return errors.DRIFTED
-    return errors.NEEDED if any(s.state is plan.State.NEEDED for s in made.steps) else 0
+    needed = {step.patch.slug for step in made.steps if step.state is plan.State.NEEDED}
+    return errors.NEEDED if needed - set(served) else 0
 
 
 def main() -> None:
