@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from mrv2_fixes import plan
-from mrv2_fixes.plugin import NAME, settings, start
 from mrv2_fixes.plan import State
+from mrv2_fixes.plugin import NAME, settings, start
 from mrv2_fixes.plugin.settings import Mode
 from mrv2_fixes.targets import Target
 
