@@ -1,37 +1,64 @@
-"""A git clone of vLLM, read at its HEAD; the work tree only to say that it differs."""
+"""A git clone of vLLM, read at one commit; the work tree only to say that it differs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from mrv2_fixes import git, known
-from mrv2_fixes.errors import TargetUnusable
+from mrv2_fixes.errors import TargetUnusable, WrongCall
 from mrv2_fixes.targets.target import Target
 
 
 class Files(Mapping[str, bytes]):
-    """The files of `vllm/` in one commit, by path; read when asked for."""
+    """The files below `within` in one commit, by path; read when asked for."""
 
-    def __init__(self, root: Path, commit: str) -> None:
+    def __init__(self, root: Path, commit: str, *within: str) -> None:
         self._root = root
-        listing = git.run("ls-tree", "-r", "-z", "--full-tree", commit, "vllm/", folder=root)
-        self._blobs = {}
+        listing = git.run("ls-tree", "-r", "-z", "--full-tree", commit, *within, folder=root)
+        self._entries = {}
         for entry in filter(None, listing.decode(errors="surrogateescape").split("\0")):
             information, path = entry.split("\t", 1)
-            self._blobs[path] = information.split()[2]
+            mode, _, blob = information.split()
+            self._entries[path] = mode, blob
 
     def __getitem__(self, path: str) -> bytes:
-        return git.run("cat-file", "blob", self._blobs[path], folder=self._root)
+        return git.run("cat-file", "blob", self._entries[path][1], folder=self._root)
 
     def __contains__(self, path: object) -> bool:
-        return path in self._blobs
+        return path in self._entries
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._blobs)
+        return iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._blobs)
+        return len(self._entries)
+
+    def mode(self, path: str) -> str:
+        """Git's mode of a file, such as 100755 for one that can be run."""
+        return self._entries[path][0]
+
+    def is_blob(self, path: str, content: bytes) -> bool:
+        """Whether a file has this content; told by its id, without reading it."""
+        blob = self._entries[path][1]
+        algorithm = "sha1" if len(blob) == 40 else "sha256"
+        digest = hashlib.new(algorithm, b"blob %d\0" % len(content), usedforsecurity=False)
+        digest.update(content)
+        return digest.hexdigest() == blob
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clone(Target):
+    """The vLLM of one commit.
+
+    path: the top of the clone.
+    commit: its id.
+    """
+
+    path: Path
+    commit: str
 
 
 def is_clone(path: Path) -> bool:
@@ -39,41 +66,82 @@ def is_clone(path: Path) -> bool:
     return (path / ".git").exists() or ((path / "HEAD").is_file() and (path / "objects").is_dir())
 
 
-def read(path: Path) -> Target:
-    """The vLLM at HEAD of the clone `path`."""
-    try:
-        commit = git.run("rev-parse", "--verify", "HEAD^{commit}", folder=path).decode().strip()
-    except git.GitError as error:
-        if "not installed" in str(error):
-            raise
-        raise TargetUnusable(f"{path}: no commit to read: {error}") from error
-    files = Files(path, commit)
-    note = f"read at HEAD, {commit[:12]}"
-    if (path / ".git").exists() and any(_differs(path, files, name) for name in _looked_at()):
-        note += "; the work tree has changes in vllm/ that this does not see"
-    return Target("clone", str(path), _version(path), files, note)
+def commit(path: Path, revision: str = "HEAD") -> str:
+    """The id of the commit that `revision` names in the clone `path`.
 
-
-def _looked_at() -> list[str]:
-    return known.paths(known.releases())
-
-
-def _differs(path: Path, files: Files, name: str) -> bool:
-    """Whether a file of the work tree is another than in the commit.
-
-    `git status` would tell of all files, but may run what the clone's settings name.
+    Raises TargetUnusable when there is no clone or it has no commit yet, WrongCall when another
+    revision than HEAD names none.
     """
+    if not is_clone(path):
+        raise TargetUnusable(f"{path}: {_instead(path)}")
     try:
-        there = (path / name).read_bytes()
-    except OSError:
-        return name in files
-    return name not in files or files[name] != there
+        # Without the ceiling, git would go on above a folder whose .git is no repository.
+        ceiling = {"GIT_CEILING_DIRECTORIES": str(path.resolve().parent)}
+        git.run("rev-parse", "--git-dir", folder=path, env=ceiling)
+    except git.GitError as error:
+        if isinstance(error, git.GitMissing):
+            raise
+        raise TargetUnusable(f"{path}: not a git clone that can be read: {error}") from error
+    try:
+        named = ("--end-of-options", f"{revision}^{{commit}}")
+        return git.run("rev-parse", "--verify", *named, folder=path).decode().split()[-1]
+    except git.GitError as error:
+        if revision == "HEAD":
+            raise TargetUnusable(f"{path}: no commit to read: {error}") from error
+        raise WrongCall(
+            f"{path}: no commit {revision!r} there: fetch it, or name another"
+        ) from error
 
 
-def _version(path: Path) -> str | None:
-    """The release tag that HEAD is or descends from; None without one."""
+def _instead(path: Path) -> str:
+    """Why a path is no clone, and what to name in its place."""
+    if not path.is_dir():
+        return "no such folder: name a git clone of vLLM"
     try:
-        tag = git.run("describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", folder=path)
+        top = git.run("rev-parse", "--show-toplevel", folder=path).decode().rstrip("\n")
+    except git.GitError:
+        return "not a git clone; `mrv2 diff` and `mrv2 build` take any vLLM"
+    return f"a folder inside the clone {top}: name that"
+
+
+def read(path: Path, revision: str = "HEAD") -> Clone:
+    """The vLLM in the clone `path`, as committed. Raises what `commit` raises."""
+    base = commit(path, revision)
+    files = Files(path, base, "vllm/")
+    note = f"read at {revision}, {base[:12]}"
+    if revision == "HEAD" and uncommitted(path, files, known.paths(known.releases())):
+        note += "; the work tree has changes in vllm/ that this does not see"
+    version = _version(path, base)
+    return Clone("clone", str(path), version, files, note, path=path, commit=base)
+
+
+def uncommitted(path: Path, files: Files, names: Iterable[str]) -> list[str]:
+    """Those of the files `names` that are others in the work tree than in the commit.
+
+    `git status` would tell, but may run what the clone's settings name.
+    """
+    found = []
+    for name in names:
+        try:
+            there = (path / name).read_bytes()
+        except OSError:
+            continue  # left out by a sparse checkout, or there is no work tree
+        if name not in files or not files.is_blob(name, there):
+            found.append(name)
+    return found
+
+
+def is_shallow(path: Path) -> bool:
+    """Whether history is cut off, so that a tag may be out of sight."""
+    answer = git.run("rev-parse", "--is-shallow-repository", folder=path)
+    return answer.strip() == b"true"
+
+
+def _version(path: Path, base: str) -> str | None:
+    """The release tag that a commit is or descends from; None without one."""
+    options = ("--tags", "--abbrev=0", "--match", "v[0-9]*")
+    try:
+        tag = git.run("describe", *options, base, folder=path)
     except git.GitError:
         return None
     return tag.decode().strip().removeprefix("v")
