@@ -23,7 +23,7 @@ $(VENV)/complete: pyproject.toml
 	@echo "setting up $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" uv
-	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --group dev --editable .
+	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --group dev --editable ".[releases]"
 	@touch $@
 
 lint: setup

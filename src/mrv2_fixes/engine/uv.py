@@ -11,6 +11,7 @@ from mrv2_fixes.engine.errors import EngineError
 
 # What uv says, and what it comes to; the first that is found counts.
 REASONS = (
+    ("No module named uv", "uv is not in this Python: python -m pip install uv"),
     ("No space left on device", "no room on the disk: free some, or set MRV2_CACHE elsewhere"),
     ("No interpreter found", "no such Python here, and uv could not fetch it: install that Python"),
     ("No Python at", "no such Python here: install it"),
