@@ -71,6 +71,13 @@ def drift(root: Path) -> None:
     path.write_text(text)
 
 
+def newer(root: Path) -> None:
+    """The same, in what says that it is a release that nobody has seen yet."""
+    drift(root)
+    metadata = next(root.glob("*.dist-info/METADATA"))
+    metadata.write_text("Metadata-Version: 2.4\nName: vllm\nVersion: 0.99.0\n\n")
+
+
 def apply(root: Path, *slugs: str) -> None:
     target = folder.read(root)
     made = plan.make(series.load().select(slugs), target.files, version=target.version)
@@ -115,6 +122,7 @@ STARTS = [
     ("a group and a slug", None, f"all,{GATE}", 1, "either core, all or slugs"),
     ("drifted, strict", drift, "", 1, f"refusing to start: {GATE}: drifted: {HYBRID}: Mamba"),
     ("drifted, the way out", drift, "", 1, "MRV2_FIXES=warn starts without"),
+    ("drifted, newer", newer, "", 1, f"has {GATE} since 0.25.0, and this one says 0.99.0. MRV2_F"),
     ("drifted, warn", drift, "warn", 0, f"WARNING mrv2-fixes: {GATE} is NOT in this process"),
     ("the rest under warn", drift, "warn", 0, f"unknown base: {BATCH} base, {FORWARD} import hook"),
     ("drifted, not selected", drift, FORWARD, 0, f"{FORWARD} import hook"),

@@ -15,7 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from mrv2_fixes import known, plan
+from packaging.version import Version
+
+from mrv2_fixes import known, plan, series
 from mrv2_fixes.errors import DRIFTED, Mrv2Error, TargetUnusable
 from mrv2_fixes.plan import Plan, State
 from mrv2_fixes.plugin import hook, settings
@@ -142,8 +144,20 @@ def problems(made: Plan, early: Set[str] = frozenset()) -> dict[str, Problem]:
 def refusal(found: Mapping[str, Problem], target: Target) -> str:
     """Why the process does not start: which, where, and what to do."""
     what = "; ".join(f"{slug}: {problem.why}" for slug, problem in found.items())
+    upstream = [f"{slug} since {since}" for slug in found if (since := _upstream(slug, target))]
+    hint = f"vLLM itself has {', '.join(upstream)}, and this one says {target.version}. "
     others = f"{settings.VARIABLE}=warn starts without, and `mrv2 status` says more"
-    return f"{target.where}: refusing to start: {what}. {others}"
+    return f"{target.where}: refusing to start: {what}. {hint if upstream else ''}{others}"
+
+
+def _upstream(slug: str, target: Target) -> str:
+    """The release that brought a fix, when the vLLM says that it is no older; else empty.
+
+    Only said, never relied on: a version tells nothing of the files.
+    """
+    since = series.load().patch(slug).header.applied_upstream
+    says = known.base_version(target.version)
+    return since if since and says and Version(says) >= Version(since) else ""
 
 
 def summary(now: Started) -> str:
