@@ -7,6 +7,7 @@ Exit status: 0 all in order, 1 something needed or failed, 2 wrong call, 3 drift
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Collection
@@ -120,6 +121,33 @@ def build(target: str, slugs: tuple[str, ...], group: str, output: Path) -> int:
 
 
 @cli.command()
+@click.argument("clone", type=click.Path(path_type=Path))
+@selecting
+@click.option("--base", metavar="REVISION", default="HEAD", show_default=True)
+@click.option("--name", help="Of the branch.  [default: mrv2-fixes-RELEASE]")
+def branch(clone: Path, slugs: tuple[str, ...], group: str, base: str, name: str | None) -> int:
+    """The commits, on a new branch of a clone; its work tree and index stay as they are."""
+    from mrv2_fixes.deliver import branch as deliver
+    from mrv2_fixes.deliver import commits
+    from mrv2_fixes.targets import clone as target
+
+    opened = target.read(clone, base)
+    made = _fitting(opened, slugs, group)
+    if not commits.needed(made):
+        progress(f"{opened.where}: no branch to write: {commits.states(made)}")
+        return 0
+    written = deliver.write(made, opened, name)
+    click.echo(f"{written.name}, on {opened.commit[:12]} ({printing.base(made, opened)})")
+    for commit, subject in written.commits:
+        click.echo(f"  {commit[:12]} {subject}")
+    for note in written.notes:
+        progress(note)
+    span = f"{opened.commit[:12]}..{written.name}"
+    click.echo(f"to read them: {shlex.join(['git', '-C', str(clone), 'log', '--patch', span])}")
+    return 0
+
+
+@cli.command()
 @click.argument("releases", metavar="[RELEASE]...", nargs=-1)
 @selecting
 @click.option("--workers", type=click.IntRange(1), default=WORKERS, help="Engines at a time.")
@@ -152,9 +180,14 @@ def verify(
 def _deliverable(
     target: str | None, slugs: tuple[str, ...], group: str
 ) -> tuple[plan.Plan, targets.Target]:
+    """The plan for what `target` names. Raises Drifted when a patch does not fit it."""
+    opened = targets.open_target(target, progress)
+    return _fitting(opened, slugs, group), opened
+
+
+def _fitting(opened: targets.Target, slugs: tuple[str, ...], group: str) -> plan.Plan:
     """The plan for a target. Raises Drifted when a patch does not fit it."""
     patches = series.load().select(slugs, group)
-    opened = targets.open_target(target, progress)
     made = plan.make(patches, opened.files, version=opened.version, record=opened.record())
     if made.drifted():
         details = dict.fromkeys(step.detail for step in made.drifted())
@@ -162,7 +195,7 @@ def _deliverable(
     for note in (opened.note, *(f"{slug}: {note}" for slug, note in printing.notes(made).items())):
         if note:
             progress(note)
-    return made, opened
+    return made
 
 
 def _print_json(data: Any) -> None:

@@ -160,11 +160,11 @@ def test_a_clone_is_read_at_its_head_and_says_so(
     (clone / HYBRID).write_text("broken(")
     done = mrv2("status", clone)
     assert done.returncode == 1
-    assert "the work tree has changes in vllm/ that this does not see" in done.stdout
+    assert "the work tree has changes that this does not see" in done.stdout
     assert "files of 0.24.0" in done.stdout
 
     for command in ("diff", "build"):
-        assert "has changes in vllm/ that this does not see" in mrv2(command, clone).stderr
+        assert "has changes that this does not see" in mrv2(command, clone).stderr
 
 
 def test_reading_a_clone_runs_nothing_of_it_and_writes_nothing(

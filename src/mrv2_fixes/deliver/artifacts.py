@@ -1,20 +1,21 @@
-"""What `mrv2 build` leaves in `dist/<release>/`: .patch files, a git bundle, checksums."""
+"""What `mrv2 build` leaves in `dist/<release>/`: .patch files, a git bundle, of a wheel the patched
+one, checksums."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrv2_fixes import git, known, series
-from mrv2_fixes.deliver import commits
+from mrv2_fixes import git, series
+from mrv2_fixes.deliver import commits, wheel
 from mrv2_fixes.errors import WrongCall
-from mrv2_fixes.plan import Plan, State, Step
+from mrv2_fixes.plan import Plan, Step
 from mrv2_fixes.targets import Target
 
 BASE = "base"
@@ -37,20 +38,21 @@ class Built:
 
 
 def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], None]) -> Built:
-    """Write the commits of `plan` into `output/<release>/`, whole or not at all.
+    """Write the commits of `plan`, and its wheel, into `output/<release>/`: whole or not at all.
 
     Nothing is written when the base needs no patch. Raises WrongCall when something else than an
-    earlier build stands there, GitError when git fails, OSError when there is no room.
+    earlier build stands there, GitError when git fails, OSError when there is no room, and what
+    `wheel.patched` does.
     """
-    needed = [step for step in plan.steps if step.state is State.NEEDED]
+    needed = commits.needed(plan)
     output = output.resolve()
-    name = plan.release or _name(plan, target)
+    name = commits.base_name(plan, target)
     if not needed:
-        states = ", ".join(f"{step.patch.slug} {step.state.value}" for step in plan.steps)
-        return Built((), f"{target.where}: nothing to build: {states}")
+        return Built((), f"{target.where}: nothing to build: {commits.states(plan)}")
     who = commits.identity(Path.cwd())
     final = output / name
     _check_replaceable(final)
+    patched = wheel.patched(plan, target, series.load(), progress)
     progress(f"writing the commits for {name}: {len(needed)}")
     new = not output.exists()
     output.mkdir(parents=True, exist_ok=True)
@@ -60,27 +62,16 @@ def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], No
         scratch = Path(temporary)
         (scratch / "repository").mkdir()
         (scratch / "out").mkdir()
-        _artifacts(scratch / "repository", scratch / "out", name, plan, needed, who)
+        _commits(scratch / "repository", scratch / "out", name, plan, needed, who)
+        if patched:
+            progress(f"writing {patched.name}")
+            patched.write(scratch / "out")
+        _sums(scratch / "out")
         if final.exists():
             shutil.rmtree(final)
         (scratch / "out").rename(final)
         on_failure.pop_all()
-    note = (
-        ""
-        if who.known
-        else (
-            "git does not say who commits: the commits are by unknown and not signed off; "
-            "set user.name and user.email and build again before you send them to others"
-        )
-    )
-    return Built(tuple(sorted(final.iterdir())), note)
-
-
-def _name(plan: Plan, target: Target) -> str:
-    """A name of its own for a base that is no release: the target's, and what its files are."""
-    content = b"\0".join(text for _, text in sorted(plan.before.items()))
-    stem = re.sub(r"[^A-Za-z0-9._-]+|^[.-]+", "", Path(target.where).resolve().name) or "vllm"
-    return f"{stem}-{known.digest(content)[:8]}"
+    return Built(tuple(sorted(final.iterdir())), "" if who.known else commits.UNSIGNED)
 
 
 def _check_replaceable(folder: Path) -> None:
@@ -95,16 +86,16 @@ def _check_replaceable(folder: Path) -> None:
         raise WrongCall(f"{folder}: holds what no build wrote: move it, or name another --output")
 
 
-def _artifacts(
+def _commits(
     repository: Path, out: Path, name: str, plan: Plan, needed: list[Step], who: commits.Identity
 ) -> None:
-    branch = f"mrv2-fixes-{name}"
+    branch = commits.branch_name(name)
     git.run("init", "--quiet", "--bare", folder=repository, env=NEUTRAL)
     # A base of the touched files alone: their blobs are those of a real clone, so that
     # `git am -3` finds them there.
     commits.write_base(repository, BASE, plan.before, f"vLLM {name}: the files that change\n")
     base = git.run("rev-parse", BASE, folder=repository).decode().strip()
-    commits.write(repository, branch, base, needed, series.load().root, who)
+    commits.write(repository, branch, base, needed, series.load().root, who, {})
     _patch_files(repository, branch, out, name, needed)
     git.run(
         *("-c", "pack.threads=1", "bundle", "create", "--quiet"),
@@ -112,7 +103,17 @@ def _artifacts(
         folder=repository,
         env=NEUTRAL,
     )
-    sums = [f"{known.digest(path.read_bytes())}  {path.name}\n" for path in sorted(out.iterdir())]
+
+
+def _sums(out: Path) -> None:
+    """Write what `sha256sum --check` reads."""
+    sums = []
+    for path in sorted(out.iterdir()):
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):  # a wheel is larger than what one likes in memory
+                digest.update(chunk)
+        sums.append(f"{digest.hexdigest()}  {path.name}\n")
     (out / SUMS).write_text("".join(sums))
 
 

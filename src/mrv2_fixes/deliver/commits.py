@@ -13,12 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrv2_fixes import git
-from mrv2_fixes.plan import Step
+from mrv2_fixes import git, known
+from mrv2_fixes.plan import Plan, State, Step
 from mrv2_fixes.series import Patch
+from mrv2_fixes.targets import Target
 
 WIDTH = 88
 IDENT = re.compile(r"(?P<name>.*) <(?P<email>.*)> (?P<date>\d+ [+-]\d{4})")
+UNSIGNED = (
+    "git does not say who commits: the commits are by unknown and not signed off; "
+    "set user.name and user.email and make them again before you send them to others"
+)
 
 
 @dataclass(frozen=True)
@@ -76,25 +81,69 @@ def added(patch: Patch, root: Path) -> dict[str, bytes]:
     return {path: (root / path).read_bytes() for path in patch.header.adds}
 
 
+def needed(plan: Plan) -> list[Step]:
+    """The steps of a plan that are a commit each."""
+    return [step for step in plan.steps if step.state is State.NEEDED]
+
+
+def base_name(plan: Plan, target: Target) -> str:
+    """The release that a base is, else a name of its own: the target's, and what its files are."""
+    if plan.release:
+        return plan.release
+    content = b"\0".join(text for _, text in sorted(plan.before.items()))
+    stem = Path(target.where).resolve().name
+    # What git takes in a branch: no dots in a row, and none in front.
+    stem = re.sub(r"[^A-Za-z0-9._-]+|^[.-]+|\.(?=\.)", "", stem) or "vllm"
+    return f"{stem}-{known.digest(content)[:8]}"
+
+
+def branch_name(base: str) -> str:
+    """What the branch of the commits on a base of that name is called."""
+    return f"mrv2-fixes-{base}"
+
+
+def states(plan: Plan) -> str:
+    """Why a plan has no commits, in one line."""
+    return ", ".join(f"{step.patch.slug} {step.state.value}" for step in plan.steps)
+
+
 def write(
-    repository: Path, branch: str, base: str, steps: Sequence[Step], root: Path, who: Identity
+    repository: Path,
+    branch: str,
+    base: str,
+    steps: Sequence[Step],
+    root: Path,
+    who: Identity,
+    modes: Mapping[str, str],
 ) -> None:
     """Write one commit per step onto the commit `base`, as the new branch `branch`.
 
-    root: the folder of the series, which holds what the patches add. Raises GitError.
+    root: the folder of the series, which holds what the patches add.
+    modes: path to git's mode of each file that the base has as another than 100644.
+    Raises GitError; the branch is written last, when every commit is whole, or not at all.
     """
-    stream = b"".join(_stream(branch, base, steps, root, who))
-    git.run("fast-import", "--quiet", "--date-format=raw", folder=repository, stdin=stream)
+    _import(repository, _stream(branch, base, steps, root, who, modes))
 
 
 def write_base(repository: Path, branch: str, files: Mapping[str, bytes], text: str) -> None:
     """Write a first commit that holds `files`, as the branch `branch`; always the same commit."""
-    lines = _commit(branch, "", Identity("vLLM", "", None).ident("0 +0000"), text, files)
-    git.run("fast-import", "--quiet", "--date-format=raw", folder=repository, stdin=b"".join(lines))
+    ident = Identity("vLLM", "", None).ident("0 +0000")
+    _import(repository, _commit(branch, "", ident, text, files, {}))
+
+
+def _import(repository: Path, stream: Iterator[bytes]) -> None:
+    # --done: a stream that ends early, as when this is killed, is no whole one.
+    options = ("--quiet", "--done", "--date-format=raw")
+    git.run("fast-import", *options, folder=repository, stdin=b"".join([*stream, b"done\n"]))
 
 
 def _stream(
-    branch: str, base: str, steps: Sequence[Step], root: Path, who: Identity
+    branch: str,
+    base: str,
+    steps: Sequence[Step],
+    root: Path,
+    who: Identity,
+    modes: Mapping[str, str],
 ) -> Iterator[bytes]:
     parent = base
     there: dict[str, bytes] = {}
@@ -103,12 +152,17 @@ def _stream(
         files = {path: text for path, text in files.items() if there.get(path) != text}
         there.update(files)
         ident = who.ident(f"{int(step.patch.header.date.timestamp())} +0000")
-        yield from _commit(branch, parent, ident, message(step.patch, who), files)
+        yield from _commit(branch, parent, ident, message(step.patch, who), files, modes)
         parent = ""  # the branch itself, from here on
 
 
 def _commit(
-    branch: str, parent: str, ident: str, text: str, files: Mapping[str, bytes]
+    branch: str,
+    parent: str,
+    ident: str,
+    text: str,
+    files: Mapping[str, bytes],
+    modes: Mapping[str, str],
 ) -> Iterator[bytes]:
     yield f"commit refs/heads/{branch}\n".encode()
     yield f"author {ident}\ncommitter {ident}\n".encode()
@@ -116,7 +170,7 @@ def _commit(
     if parent:
         yield f"from {parent}\n".encode()
     for path, content in sorted(files.items()):
-        yield f"M 100644 inline {path}\n".encode()
+        yield f"M {modes.get(path, '100644')} inline {path}\n".encode()
         yield _data(content)
     yield b"\n"
 

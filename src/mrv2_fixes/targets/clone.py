@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrv2_fixes import git, known
+from mrv2_fixes import git
 from mrv2_fixes.errors import TargetUnusable, WrongCall
 from mrv2_fixes.targets.target import Target
 
@@ -40,8 +41,10 @@ class Files(Mapping[str, bytes]):
         """Git's mode of a file, such as 100755 for one that can be run."""
         return self._entries[path][0]
 
-    def is_blob(self, path: str, content: bytes) -> bool:
-        """Whether a file has this content; told by its id, without reading it."""
+    def holds(self, path: str, content: bytes | None) -> bool:
+        """Whether a file is there with this content; told by its id, without reading it."""
+        if content is None or path not in self:
+            return False
         blob = self._entries[path][1]
         algorithm = "sha1" if len(blob) == 40 else "sha256"
         digest = hashlib.new(algorithm, b"blob %d\0" % len(content), usedforsecurity=False)
@@ -109,26 +112,37 @@ def read(path: Path, revision: str = "HEAD") -> Clone:
     base = commit(path, revision)
     files = Files(path, base, "vllm/")
     note = f"read at {revision}, {base[:12]}"
-    if revision == "HEAD" and uncommitted(path, files, known.paths(known.releases())):
-        note += "; the work tree has changes in vllm/ that this does not see"
+    if revision == "HEAD" and _has_changes(path, base):
+        note += "; the work tree has changes that this does not see"
     version = _version(path, base)
     return Clone("clone", str(path), version, files, note, path=path, commit=base)
 
 
-def uncommitted(path: Path, files: Files, names: Iterable[str]) -> list[str]:
-    """Those of the files `names` that are others in the work tree than in the commit.
+def _has_changes(path: Path, base: str) -> bool:
+    """Whether anything in the index or the work tree is not as in the commit at HEAD.
 
-    `git status` would tell, but may run what the clone's settings name.
+    `git status` would tell, but may run what the clone's settings name: here git compares times
+    and sizes alone, and what it takes for changed is compared by content.
     """
-    found = []
-    for name in names:
-        try:
-            there = (path / name).read_bytes()
-        except OSError:
-            continue  # left out by a sparse checkout, or there is no work tree
-        if name not in files or not files.is_blob(name, there):
-            found.append(name)
-    return found
+    if not (path / ".git").exists():
+        return False
+    # Deleted is also what a sparse checkout leaves out.
+    options = ("--name-only", "-z", "--diff-filter=d", "--ignore-submodules=all")
+    if git.run("diff-index", "--cached", *options, base, folder=path):
+        return True
+    names = git.run("diff-files", *options, folder=path).decode(errors="surrogateescape")
+    if not names:
+        return False
+    files = Files(path, base)
+    return not all(files.holds(name, _content(path / name)) for name in names.split("\0")[:-1])
+
+
+def _content(path: Path) -> bytes | None:
+    """What git would keep of a file or symbolic link; None when it cannot be read."""
+    try:
+        return os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
+    except OSError:
+        return None
 
 
 def is_shallow(path: Path) -> bool:

@@ -1,0 +1,83 @@
+"""The commits of a plan on a new branch of a clone; nothing else of the clone changes.
+
+`git fast-import` writes the branch last, and only when all commits are whole: a run that fails or
+is killed leaves no branch, at most objects that git clears away in its own time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mrv2_fixes import git, series
+from mrv2_fixes.deliver import commits
+from mrv2_fixes.errors import Drifted, WrongCall
+from mrv2_fixes.plan import Plan
+from mrv2_fixes.targets import clone
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch as written.
+
+    commits: id and subject of each, oldest first.
+    notes: one line each that a reader must know.
+    """
+
+    name: str
+    commits: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+
+def write(plan: Plan, target: clone.Clone, name: str | None) -> Branch:
+    """Write one commit per needed patch of `plan` onto the commit that was read.
+
+    name: of the branch; None for the one that `mrv2 build` would give it.
+    Raises WrongCall when there is such a branch or there cannot be one, Drifted when a test to add
+    is there with other content, GitError when git fails.
+    """
+    name = _checked(target, name or commits.branch_name(commits.base_name(plan, target)))
+    steps = commits.needed(plan)
+    root = series.load().root
+    added = {path: text for step in steps for path, text in commits.added(step.patch, root).items()}
+    there = clone.Files(target.path, target.commit, *plan.after, *added)
+    taken = [path for path in added if path in there and not there.holds(path, added[path])]
+    if taken:
+        raise Drifted(
+            f"{target.where}: {', '.join(taken)}: another file of that name is in "
+            f"{target.commit[:12]}, and the series adds its own: rename it, or name another base"
+        )
+    who = commits.identity(target.path)
+    modes = {path: there.mode(path) for path in there}
+    commits.write(target.path, name, target.commit, steps, root, who, modes)
+    written = git.run(
+        *("rev-list", "--reverse", f"{target.commit}..refs/heads/{name}"), folder=target.path
+    )
+    ids = written.decode().split()
+    subjects = [step.patch.header.title for step in steps]
+    return Branch(name, tuple(zip(ids, subjects, strict=True)), tuple(_notes(target, who)))
+
+
+def _checked(target: clone.Clone, name: str) -> str:
+    """The name of a branch that can be made. Raises WrongCall when it cannot."""
+    try:
+        git.run("check-ref-format", f"refs/heads/{name}", folder=target.path)
+        git.run("check-ref-format", "--branch", name, folder=target.path)
+    except git.GitError as error:
+        raise WrongCall(f"{name!r}: git takes no branch of that name: give another") from error
+    if git.run("for-each-ref", f"refs/heads/{name}", folder=target.path):
+        raise WrongCall(
+            f"{target.where}: there is a branch {name}: give another --name, "
+            f"or delete it: git branch -D {name}"
+        )
+    return name
+
+
+def _notes(target: clone.Clone, who: commits.Identity) -> Iterator[str]:
+    if not who.known:
+        yield commits.UNSIGNED
+    if target.version is None and clone.is_shallow(target.path):
+        yield (
+            f"{target.where}: a shallow clone, with no tag that says which release this is; "
+            "to have it: git fetch --unshallow --tags"
+        )
