@@ -107,9 +107,13 @@ class Patch(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """The patches in order, by group; `root` holds `patches/` and `tests/v1/`."""
+    """The patches in order, by group; `root` holds `patches/` and `tests/v1/`.
+
+    revision: the number that the version of a patched wheel ends with.
+    """
 
     root: Path
+    revision: int
     core: tuple[Patch, ...]
     stable: tuple[Patch, ...]
 
@@ -161,12 +165,14 @@ def load(folder: Path | None = None) -> Series:
     patches = folder / "patches"
 
     class Order(msgspec.Struct, forbid_unknown_fields=True):
+        revision: int
         core: tuple[str, ...]
         stable: tuple[str, ...]
 
     order = _decode(patches / "series.toml", Order)
     series = Series(
         folder,
+        order.revision,
         tuple(_patch(patches / slug) for slug in order.core),
         tuple(_patch(patches / slug) for slug in order.stable),
     )

