@@ -23,7 +23,7 @@ LINE = "if not for_capture and self.vllm_config.num_speculative_tokens > 0:"
 
 def test_what_a_process_loads_and_what_its_tracebacks_show(plugin: engine.Environment) -> None:
     done = subprocess.run(
-        [plugin.python, Path(__file__).with_name("hooked.py")],
+        [plugin.python, Path(__file__).parent / "inside" / "hooked.py"],
         env=engine.variables(plugin) | {"VLLM_PLUGINS": "mrv2_fixes"},
         capture_output=True,
         text=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mrv2_fixes.engine.environments import EngineError, Environment, environment, newest
-from mrv2_fixes.engine.run import Failure, Frame, Report, run_tests, stop
+from mrv2_fixes.engine.run import Failure, Frame, Report, run_tests, stop, variables
 from mrv2_fixes.engine.trees import patched_tree
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "patched_tree",
     "run_tests",
     "stop",
+    "variables",
 ]

@@ -23,7 +23,7 @@ LIVE: list[subprocess.Popen[bytes]] = []
 STOPPED = threading.Event()
 TAIL = 60
 """Lines of the output that are kept."""
-FOREIGN = ("VLLM_", "MRV2_ENGINE", "PYTHON", "PYTEST_", "TRITON_", "TORCH")
+FOREIGN = ("VLLM_", "MRV2_", "PYTHON", "PYTEST_", "TRITON_", "TORCH")
 """Beginnings of variables of the caller that would change what is observed."""
 
 Outcome = Literal["passed", "failed", "error", "skipped", "unfinished", "did not run"]
@@ -116,7 +116,7 @@ def run_tests(
         returncode = _run(
             _command(environment, tests_root, node_ids, folder),
             tests_root.parent,
-            _variables(environment, tree, lift_hybrid, threads),
+            variables(environment, [tree], threads=threads) | _for_tests(lift_hybrid),
             folder / "output",
             timeout,
         )
@@ -132,6 +132,26 @@ def run_tests(
         timed_out=returncode is None,
         output="\n".join(lines[-TAIL:]),
     )
+
+
+def variables(
+    environment: Environment, folders: Sequence[Path] = (), *, threads: int = 1
+) -> dict[str, str]:
+    """The variables that start a process of `environment`, and its children, on the engine.
+
+    They are the caller's own but for those that would change what is observed.
+    folders: modules are looked for in them before all else.
+    threads: that torch may use.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    return kept | {
+        "PYTHONPATH": os.pathsep.join(map(str, [*folders, SITE])),
+        "MRV2_ENGINE": "cpu",
+        "OMP_NUM_THREADS": str(threads),
+        # what vLLM remembers of its models is not the same in every release
+        "VLLM_CACHE_ROOT": str(environment.folder / "vllm-cache"),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
 
 
 def stop() -> None:
@@ -161,22 +181,10 @@ def _command(
     ]
 
 
-def _variables(
-    environment: Environment, tree: Path, lift_hybrid: bool, threads: int
-) -> dict[str, str]:
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    variables |= {
-        "PYTHONPATH": os.pathsep.join([str(tree), str(SITE)]),
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "MRV2_ENGINE": "cpu",
-        "OMP_NUM_THREADS": str(threads),
-        # what vLLM remembers of its models is not the same in every release
-        "VLLM_CACHE_ROOT": str(environment.folder / "vllm-cache"),
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    if lift_hybrid:
-        variables["MRV2_ENGINE_LIFT"] = "hybrid"
-    return variables
+def _for_tests(lift_hybrid: bool) -> dict[str, str]:
+    # what is installed beside vLLM or pytest must not change what is observed
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "VLLM_PLUGINS": ""}
+    return alone | ({"MRV2_ENGINE_LIFT": "hybrid"} if lift_hybrid else {})
 
 
 def _run(

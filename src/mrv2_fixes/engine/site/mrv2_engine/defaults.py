@@ -8,7 +8,6 @@ DEFAULTS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # engine and worker in this process: errors surface here
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_PLUGINS": "",  # what is installed beside vLLM must not change what is observed
     "HF_HUB_OFFLINE": "1",
 }
 
