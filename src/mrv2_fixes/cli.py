@@ -12,12 +12,15 @@ import signal
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
 from mrv2_fixes import errors, plan, printing, series, targets
+
+if TYPE_CHECKING:
+    from mrv2_fixes.deliver import in_place
 
 # One more than there are cores: an engine also waits, for files and for its processes.
 WORKERS = (os.cpu_count() or 1) + 1
@@ -101,6 +104,32 @@ def diff(target: str | None, slugs: tuple[str, ...], group: str) -> int:
     made, _ = _deliverable(target, slugs, group)
     click.echo(printing.diff(made).encode("utf-8", "surrogateescape"), nl=False)
     return _exit_status(made)
+
+
+@cli.command()
+@click.argument("target", required=False)
+@selecting
+@as_json
+def apply(target: str | None, slugs: tuple[str, ...], group: str, as_json: bool) -> int:
+    """Change an installed vLLM, or a folder, all of it or nothing."""
+    from mrv2_fixes.deliver import in_place
+
+    done = in_place.apply(target, series.load().select(slugs, group), progress)
+    _print_done(done, as_json)
+    return _exit_status(done.plan)
+
+
+@cli.command()
+@click.argument("target", required=False)
+@click.option("--patch", "slugs", metavar="SLUG", multiple=True, help="This patch alone.")
+@click.option("--force", is_flag=True, help="Also where a file was changed since.")
+@as_json
+def revert(target: str | None, slugs: tuple[str, ...], force: bool, as_json: bool) -> int:
+    """Take out what apply put in; every file is as it was."""
+    from mrv2_fixes.deliver import in_place
+
+    _print_done(in_place.revert(target, slugs, force, progress), as_json)
+    return 0
 
 
 @cli.command()
@@ -196,6 +225,17 @@ def _fitting(opened: targets.Target, slugs: tuple[str, ...], group: str) -> plan
         if note:
             progress(note)
     return made
+
+
+def _print_done(done: in_place.Done, as_json: bool) -> None:
+    if as_json:
+        _print_json({**printing.data(done.plan, done.target), "changed": done.changed})
+        return
+    printing.print_status(done.plan, done.target)
+    for path in done.changed:
+        click.echo(f"changed {path}")
+    if not done.changed:
+        click.echo("nothing to do")
 
 
 def _print_json(data: Any) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mrv2_fixes.errors import TargetUnusable, WrongCall
-from mrv2_fixes.targets.target import Target
+from mrv2_fixes.targets.target import MARK, Target
 
-__all__ = ["Target", "open_target"]
+__all__ = ["Target", "open_target", "root"]
 
 RELEASE = re.compile(r"(?:v|vllm==)?(\d+(?:\.\d+)+(?:\.?(?:post|rc)\d+)?)")
 
@@ -48,3 +48,30 @@ def open_target(name: str | None, progress: Callable[[str], None]) -> Target:
     raise TargetUnusable(
         f"{name}: no such folder or wheel, and not a release number such as 0.24.0"
     )
+
+
+def root(name: str | None) -> Path:
+    """The folder that holds the `vllm/` of a target that can be changed in place.
+
+    Raises WrongCall for one that cannot, TargetUnusable when there is no vLLM.
+    """
+    from mrv2_fixes.targets import clone, folder, installed
+
+    if name is None:
+        found = installed.root()
+    elif RELEASE.fullmatch(name) or Path(name).is_file():
+        raise WrongCall(f"{name}: not changed in place: mrv2 build {name} makes a patched wheel")
+    elif not Path(name).is_dir():
+        raise TargetUnusable(f"{name}: no such folder")
+    else:
+        found = folder.root_of(Path(name))
+    if clone.is_clone(found):
+        raise WrongCall(f"{found}: a git clone: mrv2 branch {found} writes the commits there")
+    if name is None and installed.is_editable():
+        raise WrongCall(
+            f"{found}: a source that is installed editable: if it is to be changed itself, "
+            f"mrv2 apply {found}"
+        )
+    if not (found / MARK).is_file():
+        raise TargetUnusable(f"{found}: not a vLLM: no {MARK}")
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -40,10 +41,21 @@ class Files(Mapping[str, bytes]):
 
 def read(path: Path) -> Target:
     """The vLLM in `path`, or of which `path` is the package folder."""
-    root = path.resolve()
-    if not (root / MARK).is_file() and (root.parent / MARK).is_file() and root.name == "vllm":
-        root = root.parent
-    return Target("folder", str(path), _version(root), Files(root))
+    root = root_of(path)
+    return Target("folder", str(path), _version(root), Files(root), _elsewhere(root))
+
+
+def root_of(path: Path) -> Path:
+    """The folder that holds `vllm/`; `path` is that folder, the package, or a link to either."""
+    given = Path(os.path.abspath(path))
+    if given.name == "vllm" and (given.parent / MARK).is_file() and not (given / MARK).is_file():
+        return given.parent.resolve()
+    return given.resolve()
+
+
+def _elsewhere(root: Path) -> str:
+    package = root / "vllm"
+    return f"vllm/ is a link: its files are in {package.resolve()}" if package.is_symlink() else ""
 
 
 def _version(root: Path) -> str | None:

@@ -10,6 +10,7 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from mrv2_fixes import record
+from mrv2_fixes.deliver import transaction
 from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.record import Record
 
@@ -47,6 +48,20 @@ class Target:
 
     def record(self) -> Record | None:
         """What an earlier delivery wrote there. Raises TargetUnusable when it cannot be read."""
+        found = self.any_record()
+        return None if found is None or self.upgraded_since(found) else found
+
+    def upgraded_since(self, found: Record) -> bool:
+        """Whether a record is of another vLLM, over which this one was installed."""
+        return None not in (found.vllm, self.version) and found.vllm != self.version
+
+    def any_record(self) -> Record | None:
+        """The same, also of another vLLM, over which this one was installed."""
+        if transaction.JOURNAL in self.files:
+            raise TargetUnusable(
+                f"{self.where}: an mrv2 apply or revert is at work there, or was interrupted: "
+                "if none is running, run it again, and it finishes"
+            )
         if record.PATH not in self.files:
             return None
         try:

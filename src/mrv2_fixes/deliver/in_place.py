@@ -1,0 +1,168 @@
+"""`mrv2 apply` and `mrv2 revert`: a vLLM changed where it stands, all of it or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mrv2_fixes import series, targets
+from mrv2_fixes.deliver import transaction
+from mrv2_fixes.deliver.site import Site
+from mrv2_fixes.deliver.transaction import Change
+from mrv2_fixes.errors import Drifted, Mrv2Error, TargetUnusable, WrongCall
+from mrv2_fixes.plan import Plan, State
+from mrv2_fixes.series import Patch
+from mrv2_fixes.targets import Target
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command did, read back from disk.
+
+    plan: of the vLLM as it is now.
+    changed: paths of the files that were written, taken away or put back, but for .pyc files.
+    """
+
+    target: Target
+    plan: Plan
+    changed: tuple[str, ...]
+
+
+def apply(name: str | None, patches: Sequence[Patch], progress: Progress) -> Done:
+    """Put `patches` into the vLLM that `name` means, beside those that are in already.
+
+    Raises WrongCall when it is nothing to be changed in place, Drifted when a patch does not fit or
+    a file was changed since it was written, TargetUnusable when it cannot be written. Then nothing
+    is changed.
+    """
+    with _open(name, progress) as site:
+        _check_tampered(site)
+        wanted = _patches({*site.slugs, *(patch.slug for patch in patches)})
+        return _bring(site, "apply", _plan(site, wanted), patches)
+
+
+def revert(name: str | None, slugs: Collection[str], force: bool, progress: Progress) -> Done:
+    """Take out what `apply` put in: the patches `slugs`, or all when none is named.
+
+    force: also where a file was changed since. Where another vLLM was installed over the one that
+    had the patches, it is the record alone that goes.
+    Raises as `apply` does, and WrongCall when a patch that stays requires one that goes.
+    """
+    with _open(name, progress) as site:
+        for slug in set(slugs).difference(site.slugs):
+            series.load().patch(slug)
+        every = series.load().patches
+        shown = [patch for patch in every if patch.slug in site.slugs] or series.load().core
+        if site.upgraded:
+            _check_forced(site, force)
+            return _bring(site, "revert", None, shown)
+        if not site.slugs:
+            _check_not_in(site)
+            return Done(site.target, site.now(shown), ())
+        if not force:
+            _check_tampered(site)
+        staying = _patches([slug for slug in site.slugs if slugs and slug not in slugs])
+        _check_requirements(staying, {*site.slugs}.difference(patch.slug for patch in staying))
+        return _bring(site, "revert", _plan(site, staying) if staying else None, shown)
+
+
+@contextlib.contextmanager
+def _open(name: str | None, progress: Progress) -> Iterator[Site]:
+    """The vLLM that `name` means, for this process alone, with nothing left half done."""
+    root = targets.root(name)
+
+    def waiting() -> None:
+        progress(f"{root}: waiting for another mrv2 that is at work there")
+
+    with transaction.locked(root / "vllm", waiting):
+        settled = transaction.recover(root)
+        if settled:
+            progress(f"{root}: {settled}")
+        yield Site(root, targets.open_target(name, progress))
+
+
+def _patches(slugs: Collection[str]) -> list[Patch]:
+    """The patches of these names, in order. Raises WrongCall for one that the series lacks."""
+    patches = [patch for patch in series.load().patches if patch.slug in slugs]
+    missing = sorted({*slugs}.difference(patch.slug for patch in patches))
+    if missing:
+        raise WrongCall(f"{', '.join(missing)}: in, but not in this series: mrv2 revert first")
+    return patches
+
+
+def _plan(site: Site, patches: Sequence[Patch]) -> Plan:
+    made = site.plan(patches)
+    if made.drifted():
+        details = dict.fromkeys(step.detail for step in made.drifted())
+        raise Drifted(f"{site.target.where}: {'; '.join(details)}; nothing is changed")
+    return made
+
+
+def _check_tampered(site: Site) -> None:
+    changed = site.tampered()
+    if changed:
+        raise Drifted(
+            f"{site.target.where}: tampered: changed since mrv2 wrote it, and left alone: "
+            f"{', '.join(changed)}; mrv2 revert --force puts back what was there at first"
+        )
+
+
+def _check_forced(site: Site, force: bool) -> None:
+    if not force and site.record:
+        raise Drifted(
+            f"{site.target.where}: {site.target.version}, installed over {site.record.vllm} that "
+            "had the patches: there is nothing to take back; mrv2 revert --force takes the record "
+            "of them away, and touches nothing else"
+        )
+
+
+def _check_not_in(site: Site) -> None:
+    where = site.target.where
+    if site.base:
+        raise TargetUnusable(f"{where}: installed from a patched wheel: install the official one")
+    if any(step.state is State.APPLIED for step in site.now(series.load().patches).steps):
+        raise TargetUnusable(
+            f"{where}: has patches of this series, which mrv2 apply did not put in: what was there "
+            "before is not known; install vLLM again"
+        )
+
+
+def _check_requirements(staying: Iterable[Patch], going: Collection[str]) -> None:
+    for patch in staying:
+        required = sorted({*patch.header.requires}.intersection(going))
+        if required:
+            raise WrongCall(f"{patch.slug} requires {', '.join(required)}: take it out as well")
+
+
+def _check_writable(root: Path, paths: Iterable[str]) -> None:
+    for folder in sorted({root / "vllm", *((root / path).parent for path in paths)}):
+        if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+            raise TargetUnusable(
+                f"{folder}: may not be written: run this as the user that installed it, or where "
+                "it is mounted for writing; nothing is changed"
+            )
+
+
+def _bring(site: Site, command: str, made: Plan | None, shown: Sequence[Patch]) -> Done:
+    """Bring the vLLM to what `made` says, None for what was there at first, and read it back.
+
+    shown: the patches that the answer is about.
+    """
+    changes = {}
+    for path, after in site.goal(made).items():
+        before = transaction.read(site.root / path)
+        if before != after:
+            changes[path] = Change(before, after, derived=path.endswith(".pyc"))
+    if changes:
+        _check_writable(site.root, changes)
+        transaction.commit(site.root, command, changes)
+    for path, change in changes.items():
+        if not transaction.same(transaction.read(site.root / path), change.after):
+            raise Mrv2Error(f"{site.root / path}: read back, it is not what was written")
+    changed = tuple(sorted(path for path, change in changes.items() if not change.derived))
+    return Done(site.target, site.now(shown), changed)
