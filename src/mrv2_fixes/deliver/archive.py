@@ -1,29 +1,34 @@
 """A zip archive made of another: what stays the same is copied as the compressed bytes it is.
 
 The same archive and changes give the same bytes on every machine: new content is stored, since
-what a compressor makes of it depends on the zlib at hand.
+what a compressor makes of it depends on the zlib at hand. zipfile, which reads the old archive, has
+no way to copy a file without decompressing it; what it would write is written here instead, after
+sections 4.3 and 4.5 of the format's APPNOTE.TXT.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
 import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-# What stands before the data of a file (APPNOTE.TXT, 4.3.7), up to its name.
-HEADER = struct.Struct("<4s5H3L2H")
-SIGNATURE = b"PK\x03\x04"
+HEADER = struct.Struct("<4s5H3L2H")  # before the data of each file
+ENTRY = struct.Struct("<4s6H3L5H2L")  # in the directory at the end
+END = struct.Struct("<4s4H2LH")
+END64 = struct.Struct("<4sQ2H2L4Q")
+LOCATOR = struct.Struct("<4sLQL")
 DESCRIPTOR, UTF8 = 0x8, 0x800  # flags: the sizes stand behind the data; the name is in UTF-8
-ELSEWHERE = 0xFFFFFFFF  # in place of a size: it stands in the extra field
-ZIP64 = 1  # the extra field for such sizes
+ZIP64, ZIP64_VERSION = 1, 45  # the extra field for large numbers, and the version that has it
+ELSEWHERE, MANY = 0xFFFFFFFF, 0xFFFF  # in place of a number: it is too large to stand here
 CHUNK = 1 << 20  # bytes
+
+Pieces = list["bytes | range"]
+"""An archive, one piece behind the other: new bytes, or which bytes of the old one."""
 
 
 class Member(NamedTuple):
@@ -39,101 +44,129 @@ class Member(NamedTuple):
     content: bytes | None = None
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A new archive, but for the directory at its end.
+class Kept(NamedTuple):
+    """What is said of a file both before its data and in the directory; sizes in bytes."""
 
-    pieces: one behind the other: new bytes, or which bytes of the old archive.
-    entries: the directory.
-    """
+    flags: int
+    method: int
+    time: int
+    date: int
+    crc: int
+    compressed: int
+    size: int
 
-    pieces: Sequence[bytes | range]
-    entries: Sequence[zipfile.ZipInfo]
 
-
-def layout(source: BinaryIO, members: Iterable[Member]) -> Layout:
-    """Lay out the new archive, without a gap; nothing of the old one is in it but the members.
+def layout(source: BinaryIO, members: Iterable[Member], comment: bytes) -> Pieces:
+    """Lay out the new archive; nothing of the old one is in it but the members.
 
     source: the old archive, open.
     Raises BadZipFile when what stands before a file's data is at odds with the directory, or two
     files share bytes.
     """
-    pieces: list[bytes | range] = []
-    entries = []
-    copied = []
+    pieces: Pieces = []
+    directory = []
     position = 0
-    for member in members:
-        entry = _entry(member, position)
-        if member.content is not None:
-            new: list[bytes | range] = [entry.FileHeader(), member.content]
-        else:
-            flags, header, data = _read_header(source, member.like)
-            copied.append(range(header.start, data.stop))
-            if (flags, member.name) == (entry.flag_bits, member.like.orig_filename):
-                new = [header, data]
-            else:
-                new = [entry.FileHeader(), data]
-        entries.append(entry)
-        for piece in new:
+    for like, name, content in members:
+        encoded, kept = name.encode(), _kept(like, name, content)
+        header = _header(like, encoded, kept)
+        directory.append(_entry(like, encoded, kept, position))
+        for piece in _copied(source, like, header, kept) if content is None else (header, content):
             position += len(piece)
             _append(pieces, piece)
+    copied = [piece for piece in pieces if isinstance(piece, range)]
     copied.sort(key=lambda extent: extent.start)
     if any(one.stop > following.start for one, following in itertools.pairwise(copied)):
-        raise zipfile.BadZipFile("files that share bytes")
-    return Layout(pieces, entries)
+        raise zipfile.BadZipFile("files in it share bytes")
+    entries = b"".join(directory)
+    return [*pieces, entries, _end(len(directory), len(entries), position, comment)]
 
 
-def write(source: BinaryIO, made: Layout, comment: bytes, path: Path) -> None:
+def write(source: BinaryIO, pieces: Pieces, path: Path) -> None:
     """Write the archive `path`. Raises OSError, BadZipFile when the old one ends early."""
-    with path.open("wb") as file, zipfile.ZipFile(file, "w") as target:
-        for piece in made.pieces:
+    with path.open("wb") as file:
+        for piece in pieces:
             if isinstance(piece, range):
                 _copy(source, piece, file)
             else:
                 file.write(piece)
-        # zipfile has no public way to take compressed bytes as they are; with these two it writes
-        # the directory of what stands there, in every size of archive.
-        target.filelist = list(made.entries)
-        target.start_dir = file.tell()
-        target.comment = comment
 
 
-def _entry(member: Member, position: int) -> zipfile.ZipInfo:
-    """The new directory's entry, in the one form that everything is written in."""
-    entry = copy.copy(member.like)
-    entry.filename, entry.header_offset = member.name, position
-    entry.flag_bits &= ~(DESCRIPTOR | UTF8)
-    entry.flag_bits |= 0 if member.name.isascii() else UTF8
-    entry.extra = _without_zip64(entry.extra)  # zipfile adds it where it is needed
-    if member.content is not None:
-        entry.compress_type, entry.flag_bits = zipfile.ZIP_STORED, entry.flag_bits & UTF8
-        entry.CRC = zlib.crc32(member.content)
-        entry.file_size = entry.compress_size = len(member.content)
-    return entry
+def _kept(like: zipfile.ZipInfo, name: str, content: bytes | None) -> Kept:
+    """One form for all: sizes in front, and a name in UTF-8 only where it has to be."""
+    year, month, day, hour, minute, second = like.date_time
+    time, date = hour << 11 | minute << 5 | second >> 1, (year - 1980) << 9 | month << 5 | day
+    flags = 0 if name.isascii() else UTF8
+    if content is not None:
+        size = len(content)
+        return Kept(flags, zipfile.ZIP_STORED, time, date, zlib.crc32(content), size, size)
+    flags |= like.flag_bits & ~(DESCRIPTOR | UTF8)
+    sizes = (like.compress_size, like.file_size)
+    return Kept(flags, like.compress_type, time, date, like.CRC, *sizes)
 
 
-def _read_header(source: BinaryIO, entry: zipfile.ZipInfo) -> tuple[int, range, range]:
-    """The flags of the header before a file's data, where the header lies, and where the data."""
-    name = entry.orig_filename.encode("utf-8" if entry.flag_bits & UTF8 else "cp437")
-    start = entry.header_offset
-    header = os.pread(source.fileno(), HEADER.size + len(name), start)
-    if len(header) != HEADER.size + len(name):
-        raise zipfile.BadZipFile(f"{entry.filename}: no header before its data")
-    signature, _, flags, method, _, _, crc, *sizes, length, extra = HEADER.unpack_from(header)
-    said = (signature, method, length, header[HEADER.size :])
-    same = said == (SIGNATURE, entry.compress_type, len(name), name)
-    if same and not flags & DESCRIPTOR:
-        expected = entry.compress_size, entry.file_size
-        same = crc == entry.CRC and all(
-            size in (want, ELSEWHERE) for size, want in zip(sizes, expected, strict=True)
-        )
-    if not same:
-        raise zipfile.BadZipFile(f"{entry.filename}: its header is at odds with the directory")
-    data = start + HEADER.size + length + extra
-    return flags, range(start, data), range(data, data + entry.compress_size)
+def _header(like: zipfile.ZipInfo, name: bytes, kept: Kept) -> bytes:
+    """What stands before a file's kept."""
+    version, extra = like.extract_version, b""
+    if kept.compressed >= ELSEWHERE or kept.size >= ELSEWHERE:
+        extra = struct.pack("<2H2Q", ZIP64, 16, kept.size, kept.compressed)
+        version = max(version, ZIP64_VERSION)
+        kept = kept._replace(compressed=ELSEWHERE, size=ELSEWHERE)
+    return HEADER.pack(b"PK\3\4", version, *kept, len(name), len(extra)) + name + extra
 
 
-def _append(pieces: list[bytes | range], piece: bytes | range) -> None:
+def _entry(like: zipfile.ZipInfo, name: bytes, kept: Kept, position: int) -> bytes:
+    """What stands in the directory for a file that is at `position`."""
+    made_by = like.create_system << 8 | like.create_version
+    version, extra = like.extract_version, _without_zip64(like.extra) if like.extra else b""
+    if kept.compressed >= ELSEWHERE or kept.size >= ELSEWHERE or position >= ELSEWHERE:
+        numbers = (kept.size, kept.compressed, position)
+        large = [number for number in numbers if number >= ELSEWHERE]
+        extra = struct.pack(f"<2H{len(large)}Q", ZIP64, 8 * len(large), *large) + extra
+        version, position = max(version, ZIP64_VERSION), min(position, ELSEWHERE)
+        sizes = (min(kept.compressed, ELSEWHERE), min(kept.size, ELSEWHERE))
+        kept = kept._replace(compressed=sizes[0], size=sizes[1])
+    lengths = (len(name), len(extra), len(like.comment), 0)
+    attributes = (like.internal_attr, like.external_attr, position)
+    entry = ENTRY.pack(b"PK\1\2", made_by, version, *kept, *lengths, *attributes)
+    return entry + name + extra + like.comment
+
+
+def _end(count: int, size: int, position: int, comment: bytes) -> bytes:
+    """What stands behind a directory of so many files and bytes that is at `position`."""
+    large = b""
+    if count >= MANY or max(size, position) >= ELSEWHERE:
+        versions = (ZIP64_VERSION, ZIP64_VERSION)
+        large = END64.pack(b"PK\6\6", 44, *versions, 0, 0, count, count, size, position)
+        large += LOCATOR.pack(b"PK\6\7", 0, position + size, 1)
+    count = min(count, MANY)
+    where = (min(size, ELSEWHERE), min(position, ELSEWHERE))
+    return large + END.pack(b"PK\5\6", 0, 0, count, count, *where, len(comment)) + comment
+
+
+def _copied(source: BinaryIO, like: zipfile.ZipInfo, header: bytes, kept: Kept) -> Pieces:
+    """A file of the old archive, with `header` in front unless it stands there already."""
+    name = like.orig_filename.encode("utf-8" if like.flag_bits & UTF8 else "cp437")
+    there = os.pread(source.fileno(), HEADER.size + len(name), like.header_offset)
+    if len(there) < HEADER.size + len(name):
+        raise zipfile.BadZipFile(f"{like.filename}: it ends before that")
+    *told, extra = HEADER.unpack_from(there)
+    *wanted, _ = HEADER.unpack_from(header)
+    first = like.header_offset + len(there) + extra
+    extent = range(first, first + kept.compressed)
+    if there.endswith(name) and header.startswith(name, HEADER.size) and told == wanted:
+        return [range(like.header_offset, extent.stop)]
+    signature, _, flags, method, _, _, crc, compressed, size, length = told
+    sizes_fit = compressed in (kept.compressed, ELSEWHERE) and size in (kept.size, ELSEWHERE)
+    if (
+        (signature, method, length) != (wanted[0], kept.method, len(name))
+        or not there.endswith(name)
+        or (not flags & DESCRIPTOR and not (crc == kept.crc and sizes_fit))
+    ):
+        raise zipfile.BadZipFile(f"{like.filename} in it is not what its directory says")
+    return [header, extent]
+
+
+def _append(pieces: Pieces, piece: bytes | range) -> None:
     """Put `piece` behind the others, as one with the last where it continues that."""
     last = pieces[-1] if pieces else b""
     if isinstance(last, range) and isinstance(piece, range) and last.stop == piece.start:
@@ -145,7 +178,7 @@ def _append(pieces: list[bytes | range], piece: bytes | range) -> None:
 def _without_zip64(extra: bytes) -> bytes:
     kept = b""
     while len(extra) >= 4:
-        tag, size = struct.unpack_from("<HH", extra)
+        tag, size = struct.unpack_from("<2H", extra)
         kept += extra[: 4 + size] if tag != ZIP64 else b""
         extra = extra[4 + size :]
     return kept
@@ -156,10 +189,9 @@ def _copy(source: BinaryIO, extent: range, target: BinaryIO) -> None:
     target.flush()
     position = extent.start
     while position < extent.stop:
+        count = extent.stop - position
         try:
-            done = os.copy_file_range(
-                source.fileno(), target.fileno(), extent.stop - position, position
-            )
+            done = os.copy_file_range(source.fileno(), target.fileno(), count, position)
         except (AttributeError, OSError):
             break  # whatever is the matter, such as no room, is met again below
         if not done:

@@ -7,6 +7,7 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 
 from mrv2_fixes import record
@@ -16,6 +17,15 @@ from mrv2_fixes.targets.target import Target, metadata_version
 # Encrypted members and unknown ways of compression are among what zipfile raises RuntimeError for.
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
 LARGEST = 16 << 20  # bytes; a hundred times the largest of vLLM's Python files
+
+UNSAFE = re.compile(
+    r"(?P<absolute>^(?:/|[A-Za-z]:))|(?P<odd>[\\\x00-\x1f])|(?P<dots>(?:^|/)\.{0,2}(?:/|$))"
+)
+SAYS = {
+    "absolute": "is an absolute path",
+    "odd": "has a backslash or a control character",
+    "dots": "leads elsewhere than it reads",
+}
 
 
 class Wheel:
@@ -47,7 +57,7 @@ class Wheel:
         except DAMAGED as error:
             raise TargetUnusable(f"{self.path}: {name} in it is damaged: {error}") from error
 
-    @property
+    @cached_property
     def dist_infos(self) -> list[str]:
         """The folders that hold metadata, of which a wheel has one."""
         found = (name.partition("/")[0] for name in self.members if "/" in name)
@@ -96,33 +106,19 @@ def read(path: Path) -> Target:
 
 
 def _check_names(path: Path, names: list[str]) -> None:
-    """Raise TargetUnusable for a name that would be written outside, or over another one."""
-    seen: dict[str, str] = {}
+    """Raise TargetUnusable for a name that would be written elsewhere, or over another one."""
+    files: dict[str, str] = {}
     for name in names:
-        fault = _fault(name)
+        unsafe = UNSAFE.search(name.removesuffix("/"))
         # As a file system would that keeps no case, or keeps names normalised.
-        key = unicodedata.normalize("NFC", name.rstrip("/")).casefold()
-        if not fault and key in seen:
-            fault = "is there twice" if seen[key] == name else f"and {seen[key]!r} are one file"
-        if fault:
+        key = unicodedata.normalize("NFC", name).casefold()
+        if unsafe or key in files:
+            fault = SAYS[unsafe.lastgroup or ""] if unsafe else f"is one file with {files[key]!r}"
             raise TargetUnusable(f"{path}: {name!r} in it {fault}: get the official wheel")
-        seen[key] = name
-    for key, name in seen.items():
-        parent = key
-        while parent := parent.rpartition("/")[0]:
-            if parent in seen and not seen[parent].endswith("/"):
-                fault = f"{name!r} in it lies below a file, {seen[parent]!r}"
-                raise TargetUnusable(f"{path}: {fault}: get the official wheel")
-
-
-def _fault(name: str) -> str:
-    """What keeps a name from being that of a file of a wheel; empty when nothing does."""
-    if name.startswith("/") or re.match(r"[A-Za-z]:", name):
-        return "is an absolute path"
-    if "\\" in name:
-        return "has a backslash"
-    if any(ord(character) < 32 for character in name):
-        return "has a control character"
-    if {"", ".", ".."} & set(name.removesuffix("/").split("/")):
-        return "leads elsewhere than it reads"
-    return ""
+        files[key] = name
+    folders = {key.rpartition("/")[0] for key in files}
+    while folders:
+        for folder in folders & files.keys():
+            fault = f"{files[folder]!r} in it is a file and a folder"
+            raise TargetUnusable(f"{path}: {fault}: get the official wheel")
+        folders = {folder.rpartition("/")[0] for folder in folders} - {""}

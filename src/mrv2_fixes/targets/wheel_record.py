@@ -90,8 +90,8 @@ def verify(
     """
     entries = [wheel.members[path] for path in paths if lines[path].hash]
     size = sum(entry.file_size for entry in entries)
-    if size > 100 << 20:
-        progress(f"checking {wheel.path.name}: {len(entries)} files, {size >> 20} MiB")
+    count = f"{len(entries)} of {len(lines) - 1} files, {size / (1 << 20):.1f} MiB"
+    progress(f"comparing {wheel.path.name} with its RECORD: {count}")
 
     def fault(path: str) -> str:
         algorithm, _, expected = lines[path].hash.partition("=")
