@@ -36,7 +36,9 @@ def write(plan: Plan, target: clone.Clone, name: str | None) -> Branch:
     Raises WrongCall when there is such a branch or there cannot be one, Drifted when a test to add
     is there with other content, GitError when git fails.
     """
-    name = _checked(target, name or commits.branch_name(commits.base_name(plan, target)))
+    if name is None:
+        name = commits.branch_name(commits.base_name(plan, target))
+    _check(target, name)
     steps = commits.needed(plan)
     root = series.load().root
     added = {path: text for step in steps for path, text in commits.added(step.patch, root).items()}
@@ -58,8 +60,8 @@ def write(plan: Plan, target: clone.Clone, name: str | None) -> Branch:
     return Branch(name, tuple(zip(ids, subjects, strict=True)), tuple(_notes(target, who)))
 
 
-def _checked(target: clone.Clone, name: str) -> str:
-    """The name of a branch that can be made. Raises WrongCall when it cannot."""
+def _check(target: clone.Clone, name: str) -> None:
+    """Raise WrongCall unless a branch of that name can be made."""
     try:
         git.run("check-ref-format", f"refs/heads/{name}", folder=target.path)
         git.run("check-ref-format", "--branch", name, folder=target.path)
@@ -70,7 +72,6 @@ def _checked(target: clone.Clone, name: str) -> str:
             f"{target.where}: there is a branch {name}: give another --name, "
             f"or delete it: git branch -D {name}"
         )
-    return name
 
 
 def _notes(target: clone.Clone, who: commits.Identity) -> Iterator[str]:
