@@ -49,6 +49,10 @@ class Files(Protocol):
 
     def sets(self, path: str, owner: str, attribute: str) -> bool: ...
 
+    def binds(self, path: str, name: str) -> int: ...
+
+    def members(self, path: str, owner: str, name: str) -> bool: ...
+
     def replace(
         self, path: str, owner: str, old: cst.FunctionDef, new: cst.FunctionDef
     ) -> None: ...
@@ -139,6 +143,7 @@ class Method:
         if self._absent(target):
             return
         values_ = self._values()
+        self._check_target(target)
         if not values_.stores[target]:
             inherited = self._inherited_store(target)
             if inherited is not None:
@@ -203,6 +208,8 @@ class Method:
         for name in guarding:
             within = values_.stores_within(index)[name]
             elsewhere = values_.stores[name] - within
+            if values_.sets_otherwise(name):
+                self._drift(f"{name} set by its name alone", "an attribute of that name set")
             if guard.orelse or elsewhere != 1 or not values_.is_none_before(name, index):
                 sought = f"{name} None before the if that assigns {guarding[0]}, and set only there"
                 self._drift(sought, f"an else, or {elsewhere} other assignments")
@@ -238,17 +245,21 @@ class Method:
         if self._absent(what):
             return
         calls = [call for call, _ in _calls(self._node())]
-        found = [node for node in calls if code_of(node) == around]
+        found = [node for node in calls if _bare(code_of(node)) == _bare(around)]
+        if self._values().binds(call) or self._files.binds(self._file, call):
+            self._drift(f"Python's own {call}", "another one")
         if len(found) != 1:
             self._drift(f"{around} once", f"{len(found)} of them")
         outer = [
-            node for node in calls if m.matches(node.func, m.Name(call)) and around in code_of(node)
+            node
+            for node in calls
+            if m.matches(node.func, m.Name(call)) and _bare(around) in _bare(code_of(node))
         ]
         if not outer:
             self._done(what, None)
             return
         bare = outer[0].with_changes(lpar=[], rpar=[])
-        if len(outer) != 1 or code_of(bare) != f"{call}({around})":
+        if len(outer) != 1 or _bare(code_of(bare)) != _bare(f"{call}({around})"):
             self._drift(f"{call}({around})", ", ".join(_line(code_of(node)) for node in outer))
         inner = found[0].with_changes(lpar=outer[0].lpar, rpar=outer[0].rpar)
         self._done(what, self._with(outer[0], inner))
@@ -277,17 +288,22 @@ class Method:
 
     def _values(self) -> values.Method:
         try:
-            return _values_of(self._node())
+            found = _values_of(self._node())
         except (SyntaxError, ValueError, RecursionError) as error:
             self._drift("a method that this Python reads", f"one that it does not ({error})")
+        if found.by_string:
+            self._drift("names that are bound in the open", found.by_string)
+        return found
 
     def _call(self, name: str) -> tuple[cst.Call, int]:
         """The one call of `name`, and the number of the statement of the method's body it is in."""
         node = self._node()
         called = m.Name(name) | m.Attribute(attr=m.Name(name))
         found = [at for at in _calls(node) if m.matches(at[0].func, called)]
-        if len(found) != 1 or self._values().loads[name] > 1:
+        if len(found) != 1 or self._values().loads[name] != 1:
             self._drift(f"one call of {name}", f"{len(found)} of them, or it by another name")
+        if self._values().binds(name) or self._files.binds(self._file, name) != 1:
+            self._drift(f"{name} bound once, by the module", "it bound in another way")
         call, index = found[0]
         if not isinstance(node.body.body[index], cst.SimpleStatementLine):
             self._drift(f"the call of {name} outside branches", "it in a branch or inner function")
@@ -303,9 +319,25 @@ class Method:
         name = self._values().unbound(code, index)
         if name:
             self._drift(f"{name} with its value before it is used", "none, or a changed one")
+        for node in ast.walk(values.expression(code)):
+            if (
+                isinstance(node, ast.Name)
+                and not self._values().binds(node.id)
+                and self._files.binds(self._file, node.id)
+            ):
+                self._drift(f"Python's own {node.id}", "another one")
         for call, at in _calls(self._node()):
             if at < index and code_of(call.func).rpartition(".")[2] in ahead_of:
                 self._drift(f"it ahead of {code_of(call.func)}", "it behind that")
+
+    def _check_target(self, target: str) -> None:
+        """Drift unless attribute `target` is the object's own, and set by that name alone."""
+        assert self._owner is not None
+        attribute = target.rpartition(".")[2]
+        if self._files.members(self._file, self._owner, attribute):
+            self._drift(f"{target} of the object", f"{attribute} of the class")
+        if self._values().sets_otherwise(target):
+            self._drift(f"{target} set by that name alone", "it set by another one")
 
     def _check_attributes(self, code: str) -> None:
         """Drift unless every attribute of self in `code` is set by an `__init__`."""
@@ -435,3 +467,7 @@ def code_of(node: cst.CSTNode) -> str:
 
 def _line(code: str) -> str:
     return " ".join(code.split())
+
+
+def _bare(code: str) -> str:
+    return "".join(code.split())

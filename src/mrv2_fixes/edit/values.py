@@ -14,6 +14,11 @@ from collections.abc import Iterator
 
 # How far names are followed; what goes by more of them is not recognised.
 DEPTH = 6
+# What binds or reads names that no syntax tree shows.
+BY_STRING = {
+    *("delattr", "eval", "exec", "globals", "locals", "setattr", "vars"),
+    *("__delattr__", "__dict__", "__setattr__"),
+}
 
 
 def expression(code: str) -> ast.expr:
@@ -31,8 +36,19 @@ def stores(tree: ast.AST) -> Iterator[str]:
             yield (node.asname or node.name).partition(".")[0]
         elif isinstance(node, ast.MatchAs | ast.MatchStar | ast.ExceptHandler):
             yield node.name or ""
+        elif isinstance(node, ast.MatchMapping):
+            yield node.rest or ""
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
+
+
+def by_string(tree: ast.AST) -> str:
+    """The first thing in `tree` that binds or reads names given as strings, or empty."""
+    for node in ast.walk(tree):
+        name = getattr(node, "id", None) or getattr(node, "attr", None)
+        if name in BY_STRING:
+            return str(name)
+    return ""
 
 
 def _assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
@@ -69,6 +85,7 @@ class Method:
         definition = ast.parse(textwrap.dedent(source)).body[0]
         assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
         self._body = definition.body
+        self.by_string = by_string(definition)
         self.stores = Counter(name for statement in self._body for name in stores(statement))
         self.loads = Counter(
             node.id
@@ -95,8 +112,17 @@ class Method:
         return self._index[target]
 
     def unbound(self, code: str, index: int) -> str:
-        """The first name in `code` that may lack its value before statement `index`, or empty."""
+        """The first name in `code` that may lack its value before statement `index`, or empty.
+
+        An attribute lacks it where the method sets it, but once and before, or by another name.
+        """
         for node in ast.walk(expression(code)):
+            if isinstance(node, ast.Attribute):
+                path = ast.unparse(node)
+                if self.sets_otherwise(path) or (
+                    self.stores[path] and self._index.get(path, index) >= index
+                ):
+                    return path
             if not isinstance(node, ast.Name) or node.id in self._parameters:
                 continue
             if node.id in self._index and self._index[node.id] < index:
@@ -105,6 +131,14 @@ class Method:
                 continue
             return node.id
         return ""
+
+    def sets_otherwise(self, path: str) -> bool:
+        """Whether an attribute of that name is set, of what may be the same by another name."""
+        attribute = path.rpartition(".")[2]
+        return any(
+            name.rpartition(".")[2] == attribute and "." in name and name != path
+            for name in self.stores
+        )
 
     def leaves_before(self, index: int) -> bool:
         """Whether the method always ends before statement `index`."""
@@ -123,6 +157,10 @@ class Method:
     def stores_within(self, index: int) -> Counter[str]:
         """What the statement `index` binds."""
         return Counter(stores(self._body[index]))
+
+    def binds(self, name: str) -> bool:
+        """Whether `name` is a parameter or is bound in the method."""
+        return name in self._parameters or self.stores[name] > 0
 
     def value(self, target: str) -> ast.expr | None:
         """What `target` is assigned, when that is one value; None otherwise."""

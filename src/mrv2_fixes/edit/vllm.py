@@ -7,16 +7,31 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 import libcst as cst
 import libcst.matchers as m
 
+from mrv2_fixes.edit import values
 from mrv2_fixes.edit.drift import Drift
 from mrv2_fixes.edit.method import Method, Place, code_of
 
 PACKAGE = "vllm/v1/worker/gpu/"
+# What makes attributes other than what they are set to, or classes than what they are written.
+SPECIAL = (
+    "__delattr__",
+    "__getattr__",
+    "__getattribute__",
+    "__init_subclass__",
+    "__new__",
+    "__setattr__",
+    "__slots__",
+)
+# What leaves a method what it is.
+DECORATORS = ("abstractmethod", "torch.inference_mode()", "torch.no_grad()")
 # What Python and LibCST raise for text that is not, or not sensibly, Python.
 UNREADABLE = (
     cst.ParserSyntaxError,
@@ -111,7 +126,13 @@ class Vllm:
     def _definition(self, path: str, name: str) -> cst.ClassDef | None:
         found, hidden = _classes(self.module(path), name)
         if len(found) > 1 or hidden:
-            raise Drift(path, "", f"one class {name}", f"{len(found)}, or one in a branch")
+            raise Drift(path, "", f"one class {name}", f"{len(found)}, or it changed afterwards")
+        for definition in found:
+            if definition.decorators or definition.keywords:
+                raise Drift(path, name, "a class as it is written", "a decorator or metaclass")
+            for special in SPECIAL:
+                if _methods(definition, special) != ([], False):
+                    raise Drift(path, name, "attributes that are what they are set to", special)
         return found[0] if found else None
 
     def definitions_in(self, path: str, owner: str, method: str) -> list[cst.FunctionDef]:
@@ -122,6 +143,10 @@ class Vllm:
         found, hidden = _methods(definition, method)
         if hidden:
             raise Drift(path, owner, f"one method {method}", "another in a branch or assignment")
+        for decorator in (one for function in found for one in function.decorators):
+            if code_of(decorator.decorator) not in DECORATORS:
+                sought = f"method {method} as it is written"
+                raise Drift(path, owner, sought, f"@{code_of(decorator.decorator)}")
         return found
 
     def sets(self, path: str, owner: str, attribute: str) -> bool:
@@ -135,6 +160,21 @@ class Vllm:
                 return True
         return False
 
+    def binds(self, path: str, name: str) -> int:
+        """How often the module binds `name`; a ``global`` in a function counts too."""
+        module = self.module(path)
+        times = sum(_times(line, name) for line in module.body)
+        return times + len(re.findall(rf"\bglobal\b.*\b{name}\b".encode(), self._files[path]))
+
+    def members(self, path: str, owner: str, name: str) -> bool:
+        """Whether class `owner`, or one that it derives from, has `name` itself."""
+        definition = self._definition(path, owner)
+        if definition is None:
+            raise Drift(path, "", f"class {owner}", "no such class")
+        return any(_times(line, name) for line in definition.body.body) or any(
+            self.members(*base, name) for base in self._bases(path, owner)
+        )
+
     def _bases(self, path: str, name: str) -> Iterator[tuple[str, str]]:
         """File and name of each base class of vLLM's, nearest first; Drift for one elsewhere."""
         definition = self._definition(path, name)
@@ -146,12 +186,16 @@ class Vllm:
         }
         for base in definition.bases if definition else ():
             called = code_of(base.value)
-            if self._definition(path, called) is not None:
-                yield path, called
-                continue
-            statement, original = imported.get(called.partition(".")[0], (None, ""))
+            if base.star or not m.matches(base.value, m.Name() | m.Attribute()):
+                raise Drift(path, name, "the class's bases by name", called)
+            head = called.partition(".")[0]
+            if self.binds(path, head) > 1:
+                raise Drift(path, name, f"base {called} bound once", "it bound again")
+            statement, original = imported.get(head, (None, ""))
             if statement is None:
-                # An `import torch.nn as nn`, or a name of Python's own: nothing of vLLM's.
+                # Otherwise an `import torch.nn as nn`, or a name of Python's own.
+                if self._definition(path, called) is not None:
+                    yield path, called
                 continue
             module = code_of(statement.module) if statement.module else ""
             file = module.replace(".", "/") + ".py"
@@ -232,7 +276,7 @@ class Class:
 def _classes(module: cst.Module, name: str) -> tuple[list[cst.ClassDef], bool]:
     """The classes of that name at the top level, and whether another one hides in a branch."""
     found = [n for n in module.body if isinstance(n, cst.ClassDef) and n.name.value == name]
-    return found, any(_hidden(line, name) for line in module.body)
+    return found, any(_hidden(line, name, cst.ClassDef) for line in module.body)
 
 
 @lru_cache(maxsize=256)
@@ -240,18 +284,28 @@ def _methods(owner: cst.ClassDef, name: str) -> tuple[list[cst.FunctionDef], boo
     """The same for the methods of a class."""
     body = owner.body.body
     found = [n for n in body if isinstance(n, cst.FunctionDef) and n.name.value == name]
-    return found, any(_hidden(line, name) for line in body)
+    return found, any(_hidden(line, name, cst.FunctionDef) for line in body)
 
 
-def _hidden(line: cst.CSTNode, name: str) -> bool:
-    """Whether a statement that is no definition of its own defines or assigns `name`."""
+def _hidden(line: cst.CSTNode, name: str, kind: type[cst.CSTNode]) -> bool:
+    """Whether a statement that is no definition of that kind binds `name`, or may change it."""
     if isinstance(line, cst.FunctionDef | cst.ClassDef):
-        return False
-    if isinstance(line, cst.SimpleStatementLine):
-        return any(
-            isinstance(node, cst.Assign)
-            and any(m.matches(t.target, m.Name(name)) for t in node.targets)
-            for node in line.body
-        )
-    found = m.FunctionDef(name=m.Name(name)) | m.ClassDef(name=m.Name(name))
-    return bool(m.findall(line, found))
+        return line.name.value == name and not isinstance(line, kind)
+    bound, used, by_string = _names(line)
+    return by_string or name in bound or "*" in bound or name in used
+
+
+def _times(line: cst.CSTNode, name: str) -> int:
+    """How often a statement binds `name`."""
+    if isinstance(line, cst.FunctionDef | cst.ClassDef):
+        return line.name.value == name
+    bound, _, _ = _names(line)
+    return bound[name] + bound["*"]
+
+
+@lru_cache(maxsize=1024)
+def _names(line: cst.CSTNode) -> tuple[Counter[str], frozenset[str], bool]:
+    """What a statement binds, what it uses, and whether it does either by strings."""
+    tree = ast.parse(textwrap.dedent(code_of(line)))
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return Counter(values.stores(tree)), frozenset(used), bool(values.by_string(tree))

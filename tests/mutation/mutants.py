@@ -1,0 +1,155 @@
+"""Releases that somebody has changed, each made from a seed, and what the plan makes of them."""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mrv2_fixes import known, plan, series
+from mrv2_fixes.plan import State
+
+from . import kinds, oracle
+from .kinds import HARMLESS, KINDS, Change
+from .source import METHODS, Source, Spot
+from .world import PACKAGE
+
+# The files that the edits look at, by the releases that have them.
+TOUCHED = {
+    "model_states/mamba_hybrid.py",
+    "model_states/default.py",
+    "spec_decode/eagle/speculator.py",
+    "spec_decode/speculator.py",
+    "spec_decode/autoregressive/speculator.py",
+    "spec_decode/target_dependent_ar/speculator.py",
+}
+TRIES = 40
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A changed release.
+
+    kinds: what was done to it, in order. files: what is needed of it, path to source.
+    names: what it calls the things that the oracle asks for, where that is something else.
+    """
+
+    release: str
+    path: str
+    seed: int
+    kinds: tuple[str, ...]
+    files: Mapping[str, bytes]
+    names: Mapping[str, str]
+
+    @property
+    def harmless(self) -> bool:
+        """Whether everything that was done leaves the patches their place."""
+        return all(name in HARMLESS for name in self.kinds)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The state of each patch that is concerned, and what is wrong with them."""
+
+    states: tuple[str, ...]
+    wrong: tuple[str, ...]
+
+
+def touched(files: Mapping[str, bytes]) -> list[str]:
+    """The files of a release to change."""
+    return sorted(PACKAGE + name for name in TOUCHED if PACKAGE + name in files)
+
+
+def mutant(release: str, files: Mapping[str, bytes], path: str, seed: int) -> Mutant:
+    """The changed release of that seed; the same each time."""
+    rng = random.Random(f"{release} {path} {seed}")
+    folder = "/".join(path.split("/")[:5]) + "/"
+    near = {
+        name: text
+        for name, text in files.items()
+        if name.startswith(folder) or name == f"{PACKAGE}attn_utils.py"
+    }
+    done, text = _start(release, files, path, rng)
+    names: dict[str, str] = {}
+    wanted = len(done) + rng.choices([1, 2, 3], [6, 3, 1])[0]
+    for _ in range(TRIES):
+        if len(done) == wanted:
+            break
+        try:
+            spot = _spot(Source(text), rng, path)
+        except (SyntaxError, ValueError):
+            break
+        if spot is None:
+            break
+        chosen = rng.choice(KINDS[rng.choice(sorted(KINDS))])
+        try:
+            made = chosen(spot)
+        except (SyntaxError, ValueError, IndexError):
+            # The place is not one for this kind, as after another.
+            continue
+        change = Change(made) if isinstance(made, str) else made
+        if change is None or (change.text == text and not change.names):
+            continue
+        done.append(chosen.__name__)
+        text = change.text
+        names.update(change.names)
+        beside = {f"{path.rpartition('/')[0]}/{name}": new for name, new in change.beside.items()}
+        near.update((name, new.encode()) for name, new in beside.items())
+    near.pop(path)
+    near[names.get(path, path)] = text.encode()
+    return Mutant(release, path, seed, tuple(done), near, names)
+
+
+def _start(
+    release: str, files: Mapping[str, bytes], path: str, rng: random.Random
+) -> tuple[list[str], str]:
+    """The file as published, or with what patches make of it, in whole or in part."""
+    outcomes = known.releases()[release].outcomes.get(path)
+    if not outcomes or rng.random() < 0.7:
+        return [], files[path].decode()
+    outcome = rng.choice(list(outcomes.values()))
+    splices = rng.sample(outcome.splices, rng.randint(1, len(outcome.splices)))
+    whole = len(splices) == len(outcome.splices)
+    part = known.Outcome(outcome.patches, tuple(sorted(splices)))
+    return ["applied" if whole else "half_applied"], part.of(files[path]).decode()
+
+
+def _spot(source: Source, rng: random.Random, path: str) -> Spot | None:
+    owners = list(source.classes())
+    if not owners:
+        return None
+    owner = rng.choice(owners)
+    methods = [node for node in owner.body if isinstance(node, ast.FunctionDef)]
+    near = [node for node in methods if node.name in METHODS]
+    if not methods:
+        return None
+    method = rng.choice(near or methods)
+    return Spot(source, rng, path, owner, method)
+
+
+def judge(mutant: Mutant, patches: Sequence[series.Patch]) -> Verdict:
+    """What the plan says of a mutant, and what is wrong with that."""
+    if "spec_decode" in mutant.path:
+        patches = [patch for patch in patches if patch.slug == oracle.BATCH]
+    made = plan.make(patches, mutant.files)
+    wrong = oracle.judge(mutant.files, made, mutant.names)
+    if made.after and plan.make(patches, {**mutant.files, **made.after}).after:
+        wrong.append("a second run changes it again")
+    if mutant.harmless:
+        wrong += [
+            f"{step.patch.slug}: drifted after what leaves it its place: {step.detail}"
+            for step in made.steps
+            if step.state is State.DRIFTED
+        ]
+    concerned = [step for step in made.steps if step.state is not State.NOT_AFFECTED]
+    states = tuple(f"{step.patch.slug} {step.state.value}" for step in concerned)
+    return Verdict(states, tuple(wrong))
+
+
+def group(name: str) -> str:
+    """The group of a kind."""
+    for found, functions in kinds.KINDS.items():
+        if any(function.__name__ == name for function in functions):
+            return found
+    return "applied"

@@ -1,0 +1,235 @@
+"""A vLLM's V2 runner run without torch: what it imports is a `Thing` that notes what is done to it.
+
+Only the model states and the speculators run, under Python's own modules; everything else they
+import, numpy and torch included, is a `Thing`. Two runs did the same when their notes are equal.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.util
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+PACKAGE = "vllm/v1/worker/gpu/"
+METADATA = "vllm.v1.worker.gpu.attn_utils"
+RUNS = re.compile(PACKAGE + r"(model_states/\w+|spec_decode/(\w+/)?\w*speculator)\.py")
+MAPPED = ("int", "float", "str", "bool", "bytes", "NoneType")
+
+
+class Thing:
+    """A value that nothing is known of but how it was come by.
+
+    Every call, and everything stored in one, goes into `log`, in order. Things that were come by in
+    the same way are equal, within one process. fields: attributes that are known after all.
+    """
+
+    def __init__(self, log: list[Any], label: str, key: object = None, **fields: object) -> None:
+        self.__dict__.update(fields, _log=log, _label=label[-60:], _key=hash(key or label))
+
+    def _next(self, label: str, *how: object) -> Thing:
+        return Thing(self._log, self._label + label, (self._key, *map(key, how)))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return self._next(f".{name}", "attribute", name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._log.append(("set", self._key, name, key(value)))
+        self.__dict__[name] = value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and self._decorates(args[0]):
+            return args[0]
+        self._log.append(("call", self._key, key(args), key(kwargs)))
+        return self._next("()", "call", args, kwargs)
+
+    def _decorates(self, wrapped: object) -> bool:
+        # `triton.jit` makes something that is subscripted, so what it decorates stays a Thing.
+        return isinstance(wrapped, types.FunctionType) and self._label.startswith("torch.")
+
+    def __getitem__(self, index: object) -> Any:
+        return self._next(f"[{index}]", "item", index)
+
+    def __setitem__(self, index: object, value: object) -> None:
+        self._log.append(("store", self._key, key(index), key(value)))
+
+    def __delitem__(self, index: object) -> None:
+        self._log.append(("delete", self._key, key(index)))
+
+    def __iter__(self) -> Iterator[Thing]:
+        # Two, as most that is unpacked in these files has.
+        return iter([self[0], self[1]])
+
+    def __len__(self) -> int:
+        return 2
+
+    def __contains__(self, item: object) -> bool:
+        return False
+
+    def __index__(self) -> int:
+        return 2
+
+    __int__ = __index__
+
+    def __enter__(self) -> Thing:
+        self._log.append(("enter", self._key))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._log.append(("leave", self._key))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Thing) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return int(self._key)
+
+    def __repr__(self) -> str:
+        return str(self._label)
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return False
+
+    def __mro_entries__(self, bases: object) -> tuple[type, ...]:
+        return ()
+
+
+def _operator(name: str) -> Callable[..., Thing]:
+    def operate(self: Thing, *others: object) -> Thing:
+        return self._next(f" {name} …", name, *others)
+
+    return operate
+
+
+for _name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "and", "or", "xor", "pow"):
+    setattr(Thing, f"__{_name}__", _operator(_name))
+    setattr(Thing, f"__r{_name}__", _operator(f"r{_name}"))
+for _name in ("lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"):
+    setattr(Thing, f"__{_name}__", _operator(_name))
+
+
+class Longest(int):
+    """What ``.item()`` gives; as good as an int, and told from one that went through ``int()``."""
+
+
+class Lengths(Thing):
+    """A tensor of sequence lengths, whose entries are known."""
+
+    def __init__(self, log: list[Any], entries: tuple[int, ...]) -> None:
+        super().__init__(log, "lengths", ("lengths", entries), _entries=entries)
+
+    def __getitem__(self, index: object) -> Any:
+        if isinstance(index, slice):
+            return Lengths(self._log, self._entries[index])
+        return super().__getitem__(index)
+
+    def max(self) -> Thing:
+        longest = Longest(max(self._entries))
+        return Thing(self._log, "maximum", ("maximum", longest), item=lambda: longest)
+
+
+def key(value: object) -> Any:
+    """What two values must have in common to count as equal."""
+    if isinstance(value, Thing):
+        return value._key
+    if isinstance(value, Longest):
+        return ("int", int(value))
+    if isinstance(value, list | tuple):
+        return tuple(map(key, value))
+    if isinstance(value, dict):
+        return tuple((key(name), key(one)) for name, one in value.items())
+    if isinstance(value, slice):
+        return ("slice", key(value.start), key(value.stop), key(value.step))
+    kind = type(value).__name__
+    if kind in MAPPED:
+        return (kind, value)
+    fields = getattr(value, "__dataclass_fields__", None)
+    if fields and not isinstance(value, type):
+        return (kind, *(key(getattr(value, name, None)) for name in fields))
+    return kind
+
+
+class World:
+    """The modules of one vLLM, run as they are imported.
+
+    files: path below the root to source.
+    log: what was done to the Things. builds: what each call of `build_attn_metadata` was given.
+    """
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.log: list[Any] = []
+        self.builds: list[dict[str, Any]] = []
+        self._files = files
+        self._modules: dict[str, Any] = {}
+        self._builtins = {
+            **vars(builtins),
+            "__import__": self._import,
+            "print": lambda *args: self.log.append(("print", key(args))),
+        }
+        self._parameters = _parameters(files[PACKAGE + "attn_utils.py"])
+        *parents, _last = METADATA.split(".")
+        fields: dict[str, Any] = {"build_attn_metadata": self._build}
+        for depth in range(len(parents), -1, -1):
+            name = ".".join(METADATA.split(".")[: depth + 1])
+            self._modules[name] = Thing(self.log, name, **fields)
+            fields = {METADATA.split(".")[depth]: self._modules[name]}
+
+    def module(self, name: str) -> Any:
+        """The module of that name. Whatever its code raises comes out."""
+        if name not in self._modules:
+            path = name.replace(".", "/") + ".py"
+            if path in self._files and RUNS.fullmatch(path):
+                module = types.ModuleType(name)
+                module.__dict__["__builtins__"] = self._builtins
+                self._modules[name] = module
+                exec(_compiled(path, self._files[path]), module.__dict__)
+            else:
+                self._modules[name] = Thing(self.log, name)
+        return self._modules[name]
+
+    def _import(
+        self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+    ) -> Any:
+        if not level and name.partition(".")[0] in sys.stdlib_module_names:
+            return __import__(name, globals, locals, fromlist or (), level)
+        if level:
+            package = globals["__name__"].rpartition(".")[0]
+            name = importlib.util.resolve_name("." * level + name, package)
+        module = self.module(name)
+        for item in fromlist or ():
+            if isinstance(module, Thing) and item not in module.__dict__:
+                path = f"{name}.{item}".replace(".", "/") + ".py"
+                if path in self._files:
+                    module.__dict__[item] = self.module(f"{name}.{item}")
+        return module if fromlist else self.module(name.partition(".")[0])
+
+    def _build(self, *args: Any, **kwargs: Any) -> Thing:
+        """In the place of `build_attn_metadata`; takes what the release's own takes."""
+        if len(args) > len(self._parameters) or not set(kwargs) <= set(self._parameters):
+            raise TypeError("arguments that build_attn_metadata does not take")
+        given = dict(zip(self._parameters, args, strict=False))
+        if set(given) & set(kwargs):
+            raise TypeError("an argument of build_attn_metadata given twice")
+        self.builds.append({**given, **kwargs})
+        self.log.append(("build", len(self.builds)))
+        return Thing(self.log, f"metadata {len(self.builds)}")
+
+
+@lru_cache(maxsize=64)
+def _compiled(path: str, source: bytes) -> types.CodeType:
+    return compile(source, path, "exec", dont_inherit=True)
+
+
+@lru_cache(maxsize=64)
+def _parameters(source: bytes) -> tuple[str, ...]:
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == "build_attn_metadata":
+            return tuple(argument.arg for argument in [*node.args.args, *node.args.kwonlyargs])
+    raise LookupError("attn_utils.py without build_attn_metadata")
