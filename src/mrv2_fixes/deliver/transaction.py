@@ -128,7 +128,8 @@ def commit(root: Path, command: str, changes: Mapping[str, Change]) -> None:
                 os.rename(_staged(root / path), root / path)
             elif os.path.lexists(root / path):
                 os.unlink(root / path)
-        _end(root, journal)
+        _sync(root / path for path in journal.changes)
+        _end(root)
 
 
 def recover(root: Path) -> str:
@@ -142,7 +143,9 @@ def recover(root: Path) -> str:
         if not os.path.lexists(root / NOTED):
             return ""
         # A note that is not whole has nothing staged yet.
-        _take_back(root, noted or Journal("", {}))
+        noted = noted or Journal("", {})
+        _check_places(root, noted.changes)
+        _take_back(root, noted)
         return "removed what an interrupted command had begun; nothing had changed"
     _check_places(root, journal.changes)
     with _taken_back_on_failure(root, journal):
@@ -153,7 +156,8 @@ def recover(root: Path) -> str:
             _remove(_staged(root / path))
             if path not in foreign:
                 _put(root / path, change.after)
-        _end(root, journal)
+        _sync(root / path for path in journal.changes)
+        _end(root)
     left = f"; changed by someone else meanwhile, and left alone: {', '.join(foreign)}"
     return f"finished an interrupted {journal.command}{left if foreign else ''}"
 
@@ -184,15 +188,18 @@ def _take_back(root: Path, journal: Journal) -> None:
         _remove(_staged(root / path))
         if begun and not _foreign(root / path, change):
             _put(root / path, change.before)
-    _end(root, journal)
+    if begun:
+        _sync(root / path for path in journal.changes)
+    _end(root)
 
 
-def _end(root: Path, journal: Journal) -> None:
-    """The journal goes when all that it says is on disk."""
-    _sync(root / path for path in journal.changes)
+def _end(root: Path) -> None:
+    """The journal goes; all that it says is on disk."""
     _remove(root / NOTED)
     _remove(root / JOURNAL)
-    _sync([root / JOURNAL])
+    # Everything is done: should a power cut bring the journal back, it is gone through once more.
+    with contextlib.suppress(OSError):
+        _sync([root / JOURNAL])
 
 
 def _put(path: Path, file: File | None) -> None:
