@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import hashlib
 import io
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -105,10 +107,20 @@ def verify(
         written = _written(algorithm, digest.digest())
         return "" if written == f"{algorithm}={expected}" else f"{path} is not what RECORD says"
 
-    # The largest first: none is left for the end when the other cores have nothing to do.
-    ahead = sorted(entries, key=lambda entry: -entry.file_size)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        faults = sorted(filter(None, pool.map(fault, (entry.filename for entry in ahead))))
+    # From the end, the largest first: none is left for when the other cores have nothing to do.
+    ahead = sorted(entries, key=lambda entry: entry.file_size)
+
+    def work() -> list[str]:
+        found = []
+        with contextlib.suppress(IndexError):
+            while True:
+                found.append(fault(ahead.pop().filename))
+        return found
+
+    cores = os.cpu_count() or 1
+    with ThreadPoolExecutor(cores) as pool:
+        working = [pool.submit(work) for _ in range(cores)]
+    faults = sorted(filter(None, itertools.chain(*(one.result() for one in working))))
     if faults:
         others = f", and {len(faults) - 1} more" if faults[1:] else ""
         raise _wrong(wheel, f"{faults[0]}{others}")
