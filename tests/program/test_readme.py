@@ -23,9 +23,11 @@ COMMANDS = [
     for block in re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     for command in re.findall(r"^\$ (.*)$", block, re.MULTILINE)
 ]
+# What builds vLLM from the branch; test_rebuild.py runs it.
+REBUILD = [command for command in COMMANDS if "vllm-mrv2" in command or "PRECOMPILED" in command]
 # These run in other places: `.ci/run` calls the first; test_proof.py does what the second does and
 # collects the third, which needs a GPU to do more.
-ELSEWHERE = {"make lint test", "make verify", "python -m pytest tests/v1"}
+ELSEWHERE = {"make lint test", "make verify", "python -m pytest tests/v1", *REBUILD}
 FAULTY = {
     ".venv/bin/mrv2 status 0.24.0": 1,
     ".venv/bin/mrv2 diff CLONE": 1,

@@ -1,0 +1,99 @@
+"""vLLM built anew from the branch, without compiling, by the lines of the README."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mrv2_fixes import plan, series
+from mrv2_fixes.maintain import sdist
+from mrv2_fixes.targets import release
+from mrv2_fixes.targets import wheel as wheels
+
+from .test_readme import REBUILD
+
+pytestmark = pytest.mark.releases
+
+RELEASE = "0.24.0"
+# What a source distribution has besides the repository's files.
+GENERATED = ("PKG-INFO", "setup.cfg", "vllm.egg-info", "vllm/_version.py")
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One that is gone afterwards: a build of vLLM takes 2 GB."""
+    with tempfile.TemporaryDirectory() as temporary:
+        yield Path(temporary)
+
+
+@pytest.fixture
+def clone(folder: Path) -> Path:
+    """The release's repository, as far as its source distribution has it, with its tag."""
+    with tarfile.open(sdist.sdist(RELEASE, say)) as archive:
+        archive.extractall(folder, filter="data")
+    root = (folder / f"vllm-{RELEASE}").rename(folder / "clone")
+    exclude = "".join(f"/{path}\n" for path in GENERATED)
+    git = ["git", "-C", str(root), "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    (root / ".git" / "info").mkdir(exist_ok=True)
+    (root / ".git" / "info" / "exclude").write_text(exclude)
+    for command in (["add", "-A"], ["commit", "-qm", f"vLLM {RELEASE}"], ["tag", f"v{RELEASE}"]):
+        subprocess.run([*git, *command], check=True)
+    return root
+
+
+def test_rebuilt_without_compiling(folder: Path, clone: Path) -> None:
+    """The release's own wheel but for the patched files: not a compiled part or a table is lost."""
+    official = release.official_wheel(RELEASE, say)
+    (folder / "here").mkdir()
+    lines = "\n".join(["set -e", f".venv/bin/mrv2 branch {clone}", *REBUILD])
+    for name, meant in {
+        "CLONE": clone,
+        "=WHEEL": f"={official}",
+        ".venv/bin": Path(sys.executable).parent,
+    }.items():
+        lines = lines.replace(name, str(meant))
+    done = subprocess.run(
+        ["bash", "-c", lines],
+        cwd=folder / "here",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    (rebuilt,) = (folder / "here" / "dist").glob("*.whl")
+
+    target = wheels.read(rebuilt)
+    assert target.version == f"{RELEASE}+mrv2"
+    made = plan.make(series.load().core, wheels.read(official).files)
+    now = plan.make(series.load().core, target.files)
+    slugs = {step.patch.slug for step in made.steps if step.state is plan.State.NEEDED}
+    assert slugs == {step.patch.slug for step in now.steps if step.state is plan.State.APPLIED}
+    assert {path: target.files[path] for path in made.after} == made.after
+
+    before, after = members(official), members(rebuilt)
+    changed = {name for name in before | after if before.get(name) != after.get(name)}
+    assert changed - set(made.after) <= {"vllm/_version.py", "vllm/vllm_flash_attn/.gitkeep"}
+    assert any(name.endswith(".so") for name in after)
+
+
+def members(wheel: Path) -> dict[str, int]:
+    """Name to checksum of what a wheel has in `vllm/`."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {
+            entry.filename: entry.CRC
+            for entry in archive.infolist()
+            if entry.filename.startswith("vllm/")
+        }
