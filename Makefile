@@ -50,11 +50,10 @@ bench: setup
 # On a machine with a GPU: the official wheel with the series in it, and the tests as they stand.
 gpu: setup
 	$(BIN)/python -m uv venv --quiet --clear .venv-gpu
-	$(BIN)/python -m uv pip install --quiet --python .venv-gpu --link-mode copy \
+	$(BIN)/python -m uv pip install --quiet --python .venv-gpu \
 		vllm==$(VLLM) pytest "transformers<5.13"
-	site=$$(.venv-gpu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
-		{ $(BIN)/mrv2 diff $$site > .venv-gpu/series.diff || test $$? = 1; } && \
-		patch -p1 -d $$site < .venv-gpu/series.diff
+	$(BIN)/mrv2 apply \
+		$$(.venv-gpu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 	.venv-gpu/bin/python -m pytest -p no:cacheprovider tests/v1
 
 known: setup
