@@ -95,13 +95,15 @@ class Site:
         goal = self._sources(first, after)
         kept = {path: file for path, file in first.items() if _source(path) in after}
         texts, listings = self._listings({*first, record.PATH}, after, kept)
-        goal[record.PATH] = (
-            self._record(made, kept, listings) if made and after else (self._came_with())
-        )
+        written = self._record(made, kept, listings) if made and after else self._came_with()
+        goal[record.PATH] = written
         for path, text in texts.items():
-            goal[path] = self._listing(
-                path, text, listings[path].file, goal[record.PATH], bool(after)
-            )
+            if written:
+                text = listing.with_row(text, record.PATH, written.content)
+            else:
+                text = listing.without_row(text, record.PATH)
+            as_at_first = not after and path in self.listings
+            goal[path] = self._listing(path, text, listings[path].file, as_at_first)
         return goal
 
     def _first_of(self, made: Plan | None) -> Goal:
@@ -128,7 +130,7 @@ class Site:
                 goal[path] = self._patched(path, first[path], after[path])
             else:
                 continue
-            # What was compiled from the text that goes could be taken for that of the new one.
+            # What was compiled from the text that goes could be taken for the new one's.
             for name in {*self._compiled(path), *(name for name in first if _source(name) == path)}:
                 if name != path:
                     goal[name] = None if path in after else first.get(name)
@@ -136,11 +138,10 @@ class Site:
 
     def _patched(self, path: str, first: File | None, content: bytes) -> File:
         assert first is not None  # a plan changes files, and adds none
-        # Later than any that was compiled from, by whole seconds, also when the clock was set back.
-        known_times = [first.mtime_ns]
-        if (self.root / path).exists():
-            known_times.append((self.root / path).stat().st_mtime_ns)
-        mtime_ns = max(time.time_ns(), max(known_times) + SECOND)
+        there = self.root / path
+        latest = max(first.mtime_ns, there.stat().st_mtime_ns if there.exists() else 0)
+        # A .pyc has its source's time, in seconds: no older one may have this one's by chance.
+        mtime_ns = max(time.time_ns(), latest + SECOND)
         return File(content, first.mode, mtime_ns, first.owner)
 
     def _compiled(self, path: str) -> list[str]:
@@ -196,20 +197,14 @@ class Site:
             listings[path] = Listing(file, tuple(rows))
         return texts, listings
 
-    def _listing(
-        self, path: str, text: bytes, stood: File, written: File | None, patched: bool
-    ) -> File:
-        """A RECORD with the row of the record's file, true for what is written of that."""
-        if written:
-            text = listing.with_row(text, record.PATH, written.content)
-        else:
-            text = listing.without_row(text, record.PATH)
-        if not patched and path in self.listings:
-            return msgspec.structs.replace(stood, content=text)
+    def _listing(self, path: str, text: bytes, first: File, as_at_first: bool) -> File:
+        """A RECORD with another text."""
         there = transaction.read(self.root / path)
+        if as_at_first:
+            return msgspec.structs.replace(first, content=text)
         if there and there.content == text:
             return there
-        return File(text, stood.mode, time.time_ns(), stood.owner)
+        return File(text, first.mode, time.time_ns(), first.owner)
 
 
 class _Overlaid(Mapping[str, bytes]):
