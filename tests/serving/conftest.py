@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +21,8 @@ from . import traffic
 
 ROOT = Path(__file__).parents[2]
 RELEASE = "0.24.0"
-MANY = 300.0
-"""Seconds that a step of the preparation may take."""
+LIMIT = 300.0
+"""Seconds for a run that answers by itself."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def models(
 ) -> dict[str, Model]:
     """The tiny models, by kind."""
     made = tmp_path_factory.mktemp("models")
-    run(published, "-m", "tests.serving.inside.reference", made, cwd=ROOT)
+    run(published, "reference", made)
     return {
         path.stem: Model(path.with_suffix(""), traffic.mix(), json.loads(path.read_text()))
         for path in made.glob("*.json")
@@ -59,10 +60,46 @@ def plugin(
     """The release with this package installed beside it, and nothing else done."""
     built = tmp_path_factory.mktemp("package")
     uv("build", "--wheel", "--quiet", "--out-dir", str(built), str(ROOT), about="the package")
-    (wheel,) = built.glob("*.whl")
     with twin(published) as environment:
-        install(environment, str(wheel))
+        install(environment, *built.glob("*.whl"))
         yield environment
+
+
+@pytest.fixture(scope="session")
+def ray(plugin: engine.Environment) -> Iterator[engine.Environment]:
+    """The same with Ray."""
+    with twin(plugin) as environment:
+        install(environment, "ray")
+        yield environment
+
+
+@pytest.fixture(scope="session")
+def wheel(
+    published: engine.Environment, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[engine.Environment]:
+    """The release replaced by its patched wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    requirement = f"{engine.DISTRIBUTION}=={RELEASE}"
+    download = ("-m", "pip", "download", "--quiet", "--no-deps", requirement)
+    subprocess.run([sys.executable, *download], cwd=folder, check=True)
+    (official,) = folder.glob("*.whl")
+    mrv2("build", official, "--output", folder / "dist")
+    with twin(published) as environment:
+        install(environment, "--no-deps", *folder.glob("dist/*/*.whl"))
+        yield environment
+
+
+@pytest.fixture(scope="session")
+def apply(published: engine.Environment) -> Iterator[engine.Environment]:
+    """The release changed where it is installed."""
+    with twin(published) as environment:
+        mrv2("apply", environment.site_packages)
+        yield environment
+
+
+def mrv2(*arguments: str | Path) -> None:
+    """Run the command as a user does."""
+    subprocess.run([Path(sys.executable).with_name("mrv2"), *arguments], check=True)
 
 
 @contextmanager
@@ -78,23 +115,24 @@ def twin(environment: engine.Environment) -> Iterator[engine.Environment]:
         yield msgspec.structs.replace(environment, folder=folder)
 
 
-def install(environment: engine.Environment, *what: str) -> None:
+def install(environment: engine.Environment, *what: str | Path) -> None:
     """Install with uv, as a user does."""
     options = ("--quiet", "--python", str(environment.python))
-    uv("pip", "install", *options, *what, about=f"installing {' '.join(what)}")
+    uv("pip", "install", *options, *map(str, what), about=f"installing {what[-1]}")
 
 
 def run(
-    environment: engine.Environment, *arguments: str | Path, cwd: Path, **variables: str
-) -> str:
-    """What the environment's Python prints on the engine; its errors are shown as they come."""
-    done = subprocess.run(
-        [environment.python, *arguments],
-        cwd=cwd,
-        env=engine.variables(environment) | variables,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=MANY,
-        check=True,
-    )
-    return done.stdout
+    environment: engine.Environment, module: str, *arguments: str | Path, **variables: str
+) -> None:
+    """Run a module of `tests.serving.inside` in the environment, on the engine."""
+    command = [str(environment.python), "-m", f"tests.serving.inside.{module}"]
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "output"
+        status = engine.run_command(
+            [*command, *map(str, arguments)],
+            ROOT,
+            engine.variables(environment) | variables,
+            output,
+            LIMIT,
+        )
+        assert status == 0, f"{module} ended with {status}:\n{output.read_text(errors='replace')}"

@@ -20,6 +20,8 @@ from . import traffic
 BOOT = 300.0
 STOP = 60.0
 """Seconds, on a machine that does other things too."""
+# Engine and worker have processes of their own, which any core may run: there may be more servers.
+PROCESSES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 PACE = 0.1
 """Seconds between two looks at whether it answers."""
 TAIL = 80
@@ -101,7 +103,7 @@ def serve(
         process = subprocess.Popen(
             [environment.python, script, "serve", model, "--uds", socket, *OPTIONS, *options],
             cwd=folder,
-            env={**variables, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+            env={**variables, **PROCESSES},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -47,22 +48,38 @@ def test_without_the_gate_it_dies_when_a_request_joins(
         assert_dies(server, models["granite"], GATE)
 
 
+# By way: the version that the server says it has, and how many of its processes say what is in.
+WAYS = [("plugin", RELEASE, 3), ("wheel", f"{RELEASE}+mrv2.1", 0), ("apply", RELEASE, 0)]
+
+
 @pytest.mark.parametrize("kind", ["lfm2", "granite"])
+@pytest.mark.parametrize(("way", "version", "lines"), WAYS, ids=[way for way, _, _ in WAYS])
 def test_it_answers_with_transformers_tokens(
-    plugin: engine.Environment, models: dict[str, Model], kind: str
+    request: pytest.FixtureRequest,
+    models: dict[str, Model],
+    kind: str,
+    way: str,
+    version: str,
+    lines: int,
 ) -> None:
+    environment: engine.Environment = request.getfixturevalue(way)
     model = models[kind]
-    with serve(plugin, model.folder, engine.variables(plugin)) as server:
+    with serve(environment, model.folder, engine.variables(environment)) as server:
         answers = traffic.send(server.socket, model.folder, model.requests)
         (last,) = traffic.send(server.socket, model.folder, model.requests[:1])
-        _, metrics = traffic.get(server.socket, "/metrics")
+        metrics = traffic.get(server.socket, "/metrics")[1]
+        assert json.loads(traffic.get(server.socket, "/version")[1]) == {"version": version}
         assert server.stop() == 0
-    for request, answer, expected in zip(model.requests, answers, model.expected, strict=True):
-        if not request.leaves:
+    for sent, answer, expected in zip(model.requests, answers, model.expected, strict=True):
+        if not sent.leaves:
             assert (answer.status, answer.error, answer.token_ids) == (200, "", expected)
-        elif request.streamed:
+        elif sent.streamed:
             assert answer.token_ids == expected[:1]
     assert last.token_ids == model.expected[0]
     # who left is not served to the end
     whole = re.findall(r'^vllm:request_success_total.*"length".* ([\d.]+)$', metrics, re.MULTILINE)
-    assert whole == [f"{1 + sum(not request.leaves for request in model.requests):.1f}"]
+    assert [float(count) for count in whole] == [
+        1 + sum(not sent.leaves for sent in model.requests)
+    ]
+    said = re.findall(rf" mrv2-fixes \S+ on vLLM {RELEASE}: .*{GATE} import hook", server.output)
+    assert len(said) == lines

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from mrv2_fixes.engine.environments import EngineError, Environment, environment, newest
-from mrv2_fixes.engine.run import Failure, Frame, Report, run_tests, stop, variables
+from mrv2_fixes.engine.environments import (
+    DISTRIBUTION,
+    EngineError,
+    Environment,
+    environment,
+    newest,
+)
+from mrv2_fixes.engine.run import Failure, Frame, Report, run_command, run_tests, stop, variables
 from mrv2_fixes.engine.trees import patched_tree
 
 __all__ = [
+    "DISTRIBUTION",
     "EngineError",
     "Environment",
     "Failure",
@@ -15,6 +22,7 @@ __all__ = [
     "environment",
     "newest",
     "patched_tree",
+    "run_command",
     "run_tests",
     "stop",
     "variables",

@@ -113,7 +113,7 @@ def run_tests(
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        returncode = _run(
+        returncode = run_command(
             _command(environment, tests_root, node_ids, folder),
             tests_root.parent,
             variables(environment, [tree], threads=threads) | _for_tests(lift_hybrid),
@@ -187,10 +187,14 @@ def _for_tests(lift_hybrid: bool) -> dict[str, str]:
     return alone | ({"MRV2_ENGINE_LIFT": "hybrid"} if lift_hybrid else {})
 
 
-def _run(
+def run_command(
     command: Sequence[str], folder: Path, variables: Mapping[str, str], output: Path, timeout: float
 ) -> int | None:
-    """The exit status, or None when the time was up; no process of the run is left behind."""
+    """Run a command in `folder`; the exit status, or None when `timeout` seconds were too few.
+
+    No process of the run is left behind. What they all print is written to the file `output`.
+    Raises EngineError when the command cannot be started at all.
+    """
     with output.open("wb") as written:
         try:
             process = subprocess.Popen(

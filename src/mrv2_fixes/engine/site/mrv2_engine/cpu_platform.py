@@ -22,6 +22,11 @@ def _keep_one_process(cpu: Any) -> None:
     cpu.CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
 
 
+def _let_ray_place_workers(cpu: Any) -> None:
+    cpu.CpuPlatform.ray_device_key = "GPU"
+
+
 def install() -> None:
-    """Keep the executor that the configuration chose."""
+    """Keep the executor that the configuration chose, and let Ray be one."""
     after_import("vllm.platforms.cpu", _keep_one_process)
+    after_import("vllm.platforms.cpu", _let_ray_place_workers)
