@@ -8,7 +8,7 @@ VLLM ?= 0.24.0
 .PHONY: help setup lint test test-fast build verify bench gpu known views clean
 
 help:
-	@echo "make build VLLM=0.24.0   patch files, bundle and checksums in dist/0.24.0/"
+	@echo "make build VLLM=0.24.0   patch files, bundle, wheel and checksums in dist/0.24.0/"
 	@echo "make verify              every patch on every release, without and with, on the real engine"
 	@echo "make test                every test, verify included"
 	@echo "make test-fast           the tests that need no engine"

@@ -137,7 +137,10 @@ def revert(target: str | None, slugs: tuple[str, ...], force: bool, as_json: boo
 @selecting
 @click.option("--output", type=click.Path(path_type=Path), default=Path("dist"), show_default=True)
 def build(target: str, slugs: tuple[str, ...], group: str, output: Path) -> int:
-    """Patch files, git bundle and checksums, in dist/RELEASE/."""
+    """Patch files, git bundle, patched wheel and checksums, in dist/RELEASE/.
+
+    The wheel is made of a release or of a wheel.
+    """
     from mrv2_fixes.deliver import artifacts
 
     made, opened = _deliverable(target, slugs, group)

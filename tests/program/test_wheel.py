@@ -9,6 +9,7 @@ import io
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import zipfile
@@ -165,6 +166,9 @@ def test_more_files_than_the_old_format_counts(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "new") as new:
         assert new.namelist() == [f"new/{name}" for name in names]
         assert new.read("new/65999.py") == b"65999.py"
+    content = (tmp_path / "new").read_bytes()
+    counts = struct.unpack_from("<2Q", content, content.rindex(b"PK\6\6") + 24)
+    assert counts == (66_000, 66_000)
 
 
 def test_more_bytes_than_the_old_format_counts(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def patched(
     contents[own] = wheel_record.serialize(
         wheel_record.line(renamed[path], contents[path])
         if path in contents
-        else lines[path]._replace(path=renamed[path])
+        else (renamed[path], *lines[path][1:])
         for path in paths
     )
     mark = wheel.members[MARK]

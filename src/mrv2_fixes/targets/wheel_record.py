@@ -17,7 +17,7 @@ from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.targets.wheel import DAMAGED, Wheel
 
 # Those that the specification of wheels lets stand: SHA-256 and what is not weaker.
-ALGORITHMS = ("sha256", "sha384", "sha512")
+ALGORITHMS = ("sha256=", "sha384=", "sha512=")
 SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 CHUNK = 1 << 20  # bytes
 
@@ -35,7 +35,7 @@ def line(path: str, content: bytes) -> Line:
     return Line(path, _written("sha256", hashlib.sha256(content).digest()), str(len(content)))
 
 
-def serialize(lines: Iterable[Line]) -> bytes:
+def serialize(lines: Iterable[tuple[str, str, str]]) -> bytes:
     """The file RECORD."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
@@ -73,12 +73,13 @@ def read(wheel: Wheel) -> dict[str, Line]:
             raise _wrong(wheel, f"{row[0]} is in RECORD and not there")
         lines[row[0]] = Line(*row)
     for path, entry in wheel.members.items():
-        if path not in lines:
+        found = lines.get(path)
+        if found is None:
             raise _wrong(wheel, f"{path} is not in RECORD")
-        if path != own and lines[path].hash.partition("=")[0] not in ALGORITHMS:
+        if not found.hash.startswith(ALGORITHMS) and path != own:
             raise _wrong(wheel, f"{path} has no hash in RECORD that counts, such as sha256")
-        if lines[path].size not in ("", str(entry.file_size)):
-            size = f"{entry.file_size} bytes where RECORD has {lines[path].size}"
+        if found.size not in ("", str(entry.file_size)):
+            size = f"{entry.file_size} bytes where RECORD has {found.size}"
             raise _wrong(wheel, f"{path} has {size}")
     return lines
 
