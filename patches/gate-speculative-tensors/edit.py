@@ -14,6 +14,7 @@ def edit(vllm: Vllm) -> None:
     prepare_attn = hybrid.method("prepare_attn")
     for tensor in TENSORS:
         prepare_attn.expect_keyword(METADATA, tensor, tensor)
+    prepare_attn.expect_handed_over(METADATA, "build_attn_metadata", "model_specific_attn_metadata")
     prepare_attn.condition(
         guarding=TENSORS,
         ahead_of=[METADATA],

@@ -7,6 +7,7 @@ The plan says of each patch what it is to the code. What that means is said once
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -74,14 +75,15 @@ class Seen:
     """What one case was seen to do.
 
     given: what each call of `build_attn_metadata` got. did: the notes of the Things, and what was
-    raised. model: the length that the object takes for the model's maximum. limit: the speculator's
-    `draft_max_seq_len` before the first batch. bound: the batch's own.
+    raised. model, steps: what the object takes for the model's maximum and the draft steps.
+    limit: the speculator's `draft_max_seq_len` before the first batch. bound: the batch's own.
     """
 
     given: list[dict[str, Any]] = field(default_factory=list)
     did: list[Any] = field(default_factory=list)
     raised: str = ""
     model: int = MAX_MODEL_LEN
+    steps: int = 0
     limit: object = None
     bound: object = None
 
@@ -116,9 +118,9 @@ def _things(log: list[Any], names: str) -> list[Thing]:
     return [Thing(log, name) for name in names.split()]
 
 
-def _model(made: object) -> int:
-    length = getattr(made, "max_model_len", None)
-    return length if isinstance(length, int) else MAX_MODEL_LEN
+def _own(made: object, name: str, otherwise: int) -> int:
+    number = getattr(made, name, None)
+    return number if isinstance(number, int) else otherwise
 
 
 def _state(path: str, owner: str) -> Callable[[World, Names, Case, Seen], None]:
@@ -132,7 +134,7 @@ def _state(path: str, owner: str) -> Callable[[World, Names, Case, Seen], None]:
         del log[:], world.builds[:]
         modes = world.module("vllm.config.compilation").CUDAGraphMode
         batch = _batch(log, case, case.lengths[0])
-        seen.model = _model(state)
+        seen.model = _own(state, "max_model_len", MAX_MODEL_LEN)
         seen.bound = key(batch.seq_lens_cpu_upper_bound)
         arguments = [
             batch,
@@ -155,7 +157,8 @@ def _draft(world: World, names: Names, case: Case, seen: Seen) -> None:
     for name in GIVEN_LATER:
         setattr(speculator, name, Thing(log, name))
     del log[:], world.builds[:]
-    seen.model = _model(speculator)
+    seen.model = _own(speculator, "max_model_len", MAX_MODEL_LEN)
+    seen.steps = _own(speculator, "num_speculative_steps", case.speculative)
     seen.limit = getattr(speculator, "draft_max_seq_len", None)
     renamed = [new for old, new in names.items() if old.endswith(":propose")]
     propose = renamed[0] if renamed else "propose"
@@ -219,8 +222,7 @@ def _bare_maximum(case: Case, seen: Seen) -> bool:
 
 def _draft_maximum(case: Case, seen: Seen) -> bool:
     limits = {
-        lengths: min(case.longest(lengths) + case.speculative, seen.model)
-        for lengths in case.lengths
+        lengths: min(case.longest(lengths) + seen.steps, seen.model) for lengths in case.lengths
     }
     return seen.limit == seen.model and all(
         build.get("max_seq_len") == limits[build["-"]] for build in seen.given
@@ -375,9 +377,14 @@ def _text(needed: list[str], made: plan.Plan) -> list[str]:
         gone = Counter(old) - Counter(new)
         kept = [line for line in old if line not in gone]
         # One or two lines are changed by a patch, none of those that it leaves are moved.
-        if len(old) - len(kept) > LINES * len(needed) or not _within(kept, new):
+        lost = _comments(made.before[path]) - _comments(text)
+        if lost or len(old) - len(kept) > LINES * len(needed) or not _within(kept, new):
             wrong.append(f"{path}: lines that no patch is about are not as they were")
     return wrong
+
+
+def _comments(source: bytes) -> Counter[bytes]:
+    return Counter(re.findall(rb"#[^\r\n]*", source))
 
 
 @lru_cache(maxsize=64)

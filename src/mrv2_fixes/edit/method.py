@@ -159,7 +159,7 @@ class Method:
             if any(values_.same(there, wanted) for wanted in (value, *also)):
                 # A further form may use names that this method gets in another way.
                 known = value if values_.same(there, value) else "None"
-                self._check_place(known, index, ahead_of)
+                self._check_place(known, index, ahead_of, own=after)
                 self._done(target, None)
             else:
                 found = _line(ast.unparse(there))
@@ -174,7 +174,7 @@ class Method:
         ]
         if len(anchors) != 1:
             self._drift(f"one assignment to {after}", f"{len(anchors)} of them")
-        self._check_place(value, anchors[0] + 1, ahead_of)
+        self._check_place(value, anchors[0] + 1, ahead_of, own=after)
         if self._name != "__init__":
             self._check_attributes(value)
         note = f"# {comment}\n" if comment else ""
@@ -239,13 +239,30 @@ class Method:
                 f"{name}={value} in {call}", ", ".join(map(_line, given)) or "no such keyword"
             )
 
+    def expect_handed_over(self, made: str, call: str, name: str) -> None:
+        """The one call of `call` has as `name` what the one call of `made` gave, as it was."""
+        if self._owner is None:
+            return
+        found, index = self._call(call)
+        self._call(made)
+        values_ = self._values()
+        for arg in found.args:
+            if arg.keyword and arg.keyword.value == name:
+                value: ast.expr | None = values.expression(code_of(arg.value))
+                if isinstance(value, ast.Name):
+                    self._check_place(value.id, index)
+                    value = values_.value(value.id)
+                if isinstance(value, ast.Call) and ast.unparse(value.func) == made:
+                    return
+        self._drift(f"{name}={made}(…) in {call}", "another value, or none")
+
     def unwrap(self, call: str, around: str) -> None:
         """The call `around` stands in the method once, without a call of `call` around it."""
         what = f"{call}() around {around}"
         if self._absent(what):
             return
         calls = [call for call, _ in _calls(self._node())]
-        found = [node for node in calls if _bare(code_of(node)) == _bare(around)]
+        found = [node for node in calls if _bare(node) == _solid(around)]
         if self._values().binds(call) or self._files.binds(self._file, call):
             self._drift(f"Python's own {call}", "another one")
         if len(found) != 1:
@@ -253,13 +270,12 @@ class Method:
         outer = [
             node
             for node in calls
-            if m.matches(node.func, m.Name(call)) and _bare(around) in _bare(code_of(node))
+            if m.matches(node.func, m.Name(call)) and _solid(around) in _bare(node)
         ]
         if not outer:
             self._done(what, None)
             return
-        bare = outer[0].with_changes(lpar=[], rpar=[])
-        if len(outer) != 1 or _bare(code_of(bare)) != _bare(f"{call}({around})"):
+        if len(outer) != 1 or _bare(outer[0]) != _solid(f"{call}({around})"):
             self._drift(f"{call}({around})", ", ".join(_line(code_of(node)) for node in outer))
         inner = found[0].with_changes(lpar=outer[0].lpar, rpar=outer[0].rpar)
         self._done(what, self._with(outer[0], inner))
@@ -309,14 +325,17 @@ class Method:
             self._drift(f"the call of {name} outside branches", "it in a branch or inner function")
         return call, index
 
-    def _check_place(self, code: str, index: int, ahead_of: Sequence[str] = ()) -> None:
+    def _check_place(
+        self, code: str, index: int, ahead_of: Sequence[str] = (), own: str = ""
+    ) -> None:
         """Drift unless `code` can stand as statement `index`, or in it.
 
         It is reached, each of its names has its value, and the calls of `ahead_of` come behind it.
+        own: an attribute that the method itself sets.
         """
         if self._values().leaves_before(index):
             self._drift("a place that is reached", "a return before it")
-        name = self._values().unbound(code, index)
+        name = self._values().unbound(code, index, own)
         if name:
             self._drift(f"{name} with its value before it is used", "none, or a changed one")
         for node in ast.walk(values.expression(code)):
@@ -469,5 +488,10 @@ def _line(code: str) -> str:
     return " ".join(code.split())
 
 
-def _bare(code: str) -> str:
+def _solid(code: str) -> str:
     return "".join(code.split())
+
+
+def _bare(node: cst.Call) -> str:
+    """The source of a call without its layout and without parentheses around it."""
+    return _solid(code_of(node.with_changes(lpar=[], rpar=[])))

@@ -111,17 +111,17 @@ class Method:
         """The number of the statement that assigns `target`; only of those that `value` knows."""
         return self._index[target]
 
-    def unbound(self, code: str, index: int) -> str:
+    def unbound(self, code: str, index: int, own: str = "") -> str:
         """The first name in `code` that may lack its value before statement `index`, or empty.
 
-        An attribute lacks it where the method sets it, but once and before, or by another name.
+        An attribute lacks it where the method sets it, by that name or another; own: the one that
+        it is the method's business to set, once and before.
         """
         for node in ast.walk(expression(code)):
             if isinstance(node, ast.Attribute):
                 path = ast.unparse(node)
-                if self.sets_otherwise(path) or (
-                    self.stores[path] and self._index.get(path, index) >= index
-                ):
+                before = path == own and self._index.get(path, index) < index
+                if self.sets_otherwise(path) or (self.stores[path] and not before):
                     return path
             if not isinstance(node, ast.Name) or node.id in self._parameters:
                 continue

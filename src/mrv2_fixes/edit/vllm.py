@@ -9,7 +9,7 @@ import ast
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 
 import libcst as cst
@@ -150,15 +150,14 @@ class Vllm:
         return found
 
     def sets(self, path: str, owner: str, attribute: str) -> bool:
-        """Whether an `__init__` that class `owner` has assigns `attribute`, such as ``self.x``."""
+        """Whether the `__init__`s that class `owner` has set `attribute`, as ``self.x``, once."""
+        stored: Counter[str] = Counter()
         for file, name in self.definitions(path, owner, "__init__"):
-            if re.search(
-                rf"^\s*{re.escape(attribute)}\s*[:=]",
-                code_of(self.definitions_in(file, name, "__init__")[0]),
-                re.MULTILINE,
-            ):
-                return True
-        return False
+            bound, _, by_string = _names(self.definitions_in(file, name, "__init__")[0])
+            if by_string:
+                return False
+            stored += bound
+        return stored[attribute] == 1
 
     def binds(self, path: str, name: str) -> int:
         """How often the module binds `name`; a ``global`` in a function counts too."""
@@ -174,6 +173,20 @@ class Vllm:
         return any(_times(line, name) for line in definition.body.body) or any(
             self.members(*base, name) for base in self._bases(path, owner)
         )
+
+    def setters(self, path: str, owner: str, attribute: str) -> Iterator[tuple[str, str]]:
+        """File and name of each method that sets ``self.`` `attribute`, in any class of `owner`'s.
+
+        Only of the file as it was read, since most have no such name and need not be searched.
+        """
+        self.module(path)  # raises Drift where it does not parse
+        if attribute.encode() in self._files[path]:
+            tree = ast.parse(self._files[path])
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef) and f"self.{attribute}" in values.stores(node):
+                    yield path, node.name
+        for base in self._bases(path, owner):
+            yield from self.setters(*base, attribute)
 
     def _bases(self, path: str, name: str) -> Iterator[tuple[str, str]]:
         """File and name of each base class of vLLM's, nearest first; Drift for one elsewhere."""
@@ -245,6 +258,15 @@ class Class:
         self._vllm = vllm
         self._file = file
         self._name = name
+
+    def expect_set_only_in(self, attribute: str, methods: Collection[str]) -> None:
+        """No method but these sets the attribute. Raises Drift for one that does."""
+        if self._name is None:
+            return
+        for file, method in self._vllm.setters(self._file, self._name, attribute):
+            if method not in methods:
+                sought = f"self.{attribute} set in {' and '.join(methods)} alone"
+                raise Drift(file, self._name, sought, f"it set in {method}")
 
     def method(self, name: str, *, inherited: bool = False, renamed: str = "") -> Method:
         """The method `name` of the class itself.

@@ -1,0 +1,179 @@
+"""Changed releases: the fix is in once and does what it should, or a drift names the place.
+
+`make mutation COUNT=1000` judges more of them; a seed that was judged wrong is looked at with
+`python -m tests.mutation show RELEASE FILE SEED`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from mrv2_fixes import known, plan, series
+from mrv2_fixes.plan import State
+from mrv2_fixes.targets import folder
+
+from ..program.conftest import Source, published
+from . import mutants, oracle
+from .oracle import BATCH, DEFAULT, EAGLE, FORWARD, GATE, HYBRID
+from .world import PACKAGE
+
+__all__ = ["published"]
+
+pytestmark = [
+    pytest.mark.releases,
+    # A mutant may make a method async, and nobody awaits it.
+    pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning"),
+]
+
+# Of each touched file; 0.22.0 has the files of 0.22.1, and 0.25.1 and 0.27.1 those before them.
+SEEDS = {
+    **dict.fromkeys(["0.21.0", "0.22.1", "0.23.0", "0.24.0"], 30),
+    **dict.fromkeys(["0.20.2", "0.25.0", "0.29.0", "0.31.0", "0.33.0"], 8),
+}
+NEEDED = ["0.20.2", "0.21.0", "0.22.1", "0.23.0", "0.24.0"]
+FILES = [
+    (release, name) for release in SEEDS for name in sorted(mutants.TOUCHED)
+    if PACKAGE + name in known.releases()[release].files
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("release", "name"), FILES, ids=[" ".join(file) for file in FILES])
+def test_every_outcome_is_right(published: Source, release: str, name: str) -> None:
+    files = folder.read(published(release)).files
+    wrong = []
+    for seed in range(SEEDS[release]):
+        mutant = mutants.mutant(release, files, PACKAGE + name, seed)
+        verdict = mutants.judge(mutant, series.load().core)
+        wrong += [f"seed {seed} ({', '.join(mutant.kinds)}): {line}" for line in verdict.wrong]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("release", known.releases())
+def test_a_release_as_published_is_judged_right(published: Source, release: str) -> None:
+    files = folder.read(published(release)).files
+    assert not oracle.judge(files, plan.make(series.load().core, files))
+
+
+def test_a_seed_gives_the_same_mutant_each_time(published: Source) -> None:
+    files = folder.read(published("0.22.1")).files
+    first, again = (
+        [mutants.mutant("0.22.1", files, HYBRID, seed) for seed in range(20)] for _ in range(2)
+    )
+    assert first == again
+    assert len({mutant.files.get(HYBRID) for mutant in first}) > 15
+
+
+def sub(pattern: str, replacement: str) -> Callable[[bytes], bytes]:
+    def change(text: bytes) -> bytes:
+        changed, times = re.subn(pattern, replacement, text.decode(), flags=re.MULTILINE)
+        assert times == 1, f"{pattern} stands there {times} times"
+        return changed.encode()
+
+    return change
+
+
+BOUND = r"^            seq_lens_cpu_upper_bound=input_batch.seq_lens_cpu_upper_bound,\n"
+# What an edit could get wrong, done to what the edits make of 0.22.1. Why; file; change; what the
+# oracle says.
+SABOTAGE = [
+    ("keyword forgotten", HYBRID, sub(BOUND, ""), f"{FORWARD}: needed, and wrong"),
+    ("keyword twice", HYBRID, sub(BOUND, r"\g<0>\g<0>"), "does not compile: keyword argument"),
+    ("keyword with a part of it", HYBRID,
+     sub(BOUND, "            seq_lens_cpu_upper_bound=input_batch.seq_lens_cpu_upper_bound[:1],\n"),
+     f"{FORWARD}: needed, and wrong"),
+    ("at another call", HYBRID,
+     sub(r"^        mamba_attn_metadata = Mamba",
+         r"        build_attn_metadata(seq_lens_cpu_upper_bound=None)\n\g<0>"),
+     "does something else"),
+    ("capture bounded by the batch", HYBRID, sub("if for_capture$", "if False"),
+     f"{BATCH}: needed, and wrong"),
+    ("padding rows not looked at", HYBRID,
+     sub(r"upper_bound\[:num_reqs\]", "upper_bound[:input_batch.num_reqs]"),
+     f"{BATCH}: needed, and wrong"),
+    ("gate the wrong way", HYBRID, sub("tokens > 0:", "tokens == 0:"),
+     f"{GATE}: needed, and wrong"),
+    ("gate open", HYBRID, sub(" and self.vllm_config.num_speculative_tokens > 0", ""),
+     f"{GATE}: needed, and wrong"),
+    ("gate closed", HYBRID, sub("tokens > 0:", "tokens > 0 and False:"),
+     f"{GATE}: needed, and wrong"),
+    ("a statement more", HYBRID,
+     sub(r"^        mamba_attn_metadata = Mamba", r"        self.device.synchronize()\n\g<0>"),
+     "does something else"),
+    ("a line that is nobody's", HYBRID, sub(r"# need the -1 sentinel", "# need a sentinel"),
+     "lines that no patch is about"),
+    ("int still there", DEFAULT, sub(r"= (seq_lens_cpu_upper_bound\[.*)$", r"= int(\1)"),
+     f"{BATCH}: needed, and wrong"),
+    ("renewed behind a return", EAGLE,
+     sub(r"^        self.draft_max_seq_len = min\(",
+         r"        if self.device:\n            return None\n\g<0>"), "does something else"),
+    ("renewed but once", EAGLE,
+     sub(r"^            max_seq_len=self.draft_max_seq_len,",
+         "            max_seq_len=self.__dict__.setdefault('_n', self.draft_max_seq_len),"),
+     f"{BATCH}: needed, and wrong"),
+    ("without the draft steps", EAGLE, sub(r"^            \+ self.num_speculative_steps,", ","),
+     f"{BATCH}: needed, and wrong"),
+    ("beyond the model's maximum", EAGLE,
+     sub(r"^            self.max_model_len,\n        \)\n\n        # NOTE", "            9999,\n"
+         "        )\n\n        # NOTE"), f"{BATCH}: needed, and wrong"),
+    ("not there before the first batch", EAGLE,
+     sub(r"^        self.draft_max_seq_len = self.max_model_len\n", ""),
+     f"{BATCH}: needed, and wrong"),
+    ("twice", EAGLE,
+     sub(r"^        self.draft_max_seq_len = self.max_model_len\n", r"\g<0>\g<0>"),
+     "other names more or less"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fixed(published: Source) -> tuple[dict[str, bytes], plan.Plan]:
+    """The files of 0.22.1, and their plan."""
+    files = dict(folder.read(published("0.22.1")).files)
+    return files, plan.make(series.load().core, files)
+
+
+@pytest.mark.parametrize(
+    ("why", "file", "change", "says"), SABOTAGE, ids=[row[0] for row in SABOTAGE]
+)
+def test_the_oracle_sees_what_an_edit_gets_wrong(
+    fixed: tuple[dict[str, bytes], plan.Plan],
+    why: str,
+    file: str,
+    change: Callable[[bytes], bytes],
+    says: str,
+) -> None:
+    files, made = fixed
+    assert not oracle.judge(files, made)
+    spoilt = msgspec.structs.replace(made, after={**made.after, file: change(made.after[file])})
+    wrong = oracle.judge(files, spoilt)
+    assert any(says in line for line in wrong), f"{why}: {wrong}"
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (State.UPSTREAM, "upstream, and wrong in"),
+        (State.NOT_AFFECTED, "not affected, and wrong in"),
+        (State.DRIFTED, "drift names no file"),
+    ],
+)
+@pytest.mark.parametrize("number", range(3))
+def test_the_oracle_sees_a_state_that_is_not_so(
+    fixed: tuple[dict[str, bytes], plan.Plan], number: int, state: State, says: str
+) -> None:
+    """As of a silent miss: the plan changes nothing and says that nothing is to do."""
+    files, made = fixed
+    step = msgspec.structs.replace(made.steps[number], state=state, files={}, detail="somewhere")
+    wrong = oracle.judge(files, plan.Plan(None, (step,), {}, {}))
+    assert any(says in line for line in wrong), wrong
+
+
+def test_the_oracle_sees_a_fix_that_is_made_where_it_is_in(
+    fixed: tuple[dict[str, bytes], plan.Plan],
+) -> None:
+    files, made = fixed
+    wrong = oracle.judge({**files, **made.after}, plan.Plan(None, made.steps, {}, {}))
+    assert [line for line in wrong if "needed, and right without it" in line] == wrong[:3]
