@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 VLLM ?= 0.24.0
+COUNT ?= 100
+SEED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-fast build verify bench gpu known views clean
+.PHONY: help setup lint test test-fast build verify bench mutation gpu known views clean
 
 help:
 	@echo "make build VLLM=0.24.0   patch files, bundle, wheel and checksums in dist/0.24.0/"
@@ -13,6 +15,7 @@ help:
 	@echo "make test                every test, verify included"
 	@echo "make test-fast           the tests that need no engine"
 	@echo "make bench               how long a status and a plan take"
+	@echo "make mutation COUNT=100  that many changed copies of each touched file, judged by running them"
 	@echo "make gpu VLLM=0.24.0     the GPU cases, on a machine with a GPU"
 	@echo "make lint                formatting, lint, types"
 	@echo "make known views         renew what is derived from the published releases"
@@ -32,7 +35,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: setup
-	$(BIN)/python -m pytest -n auto tests/engine tests/program
+	$(BIN)/python -m pytest -n auto tests/engine tests/program tests/mutation
 	$(BIN)/python -m pytest --durations=10 tests/proof
 
 test-fast: setup
@@ -46,6 +49,10 @@ verify: setup
 
 bench: setup
 	$(BIN)/python benchmarks/reach.py
+
+# SEED is the first; the same seeds give the same copies.
+mutation: setup
+	$(BIN)/python -m tests.mutation $(COUNT) $(SEED)
 
 # On a machine with a GPU: the official wheel with the series in it, and the tests as they stand.
 gpu: setup
