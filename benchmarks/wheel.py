@@ -60,8 +60,8 @@ def unpack_and_pack(tool: list[str], official: Path, made: plan.Plan, into: Path
     (root,) = into.iterdir()
     (metadata,) = root.glob("*.dist-info/METADATA")
     version = root.name.partition("-")[2]
-    for path, content in made.after.items():
-        (root / path).write_bytes(content)
+    for name, content in made.after.items():
+        (root / name).write_bytes(content)
     for path in (metadata, root / "vllm" / "_version.py"):
         path.write_text(path.read_text().replace(version, f"{version}+mrv2.1", 1))
     metadata.parent.rename(root / f"{root.name}+mrv2.1.dist-info")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import importlib.metadata
 import io
@@ -122,6 +123,7 @@ def test_what_is_untouched_is_copied_as_it_lies_there(official: Official, tmp_pa
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(done) as new:
         olds, news = old.infolist(), new.infolist()
     assert [entry.filename for entry in olds][:-4] == [entry.filename for entry in news][:-5]
+    assert news[-1].filename == f"vllm-{PATCHED}.dist-info/RECORD"
     for entry in news:
         assert (entry.date_time, entry.create_system) == (wheels.DATE, 3)
         assert entry.external_attr == wheels.info(entry.filename).external_attr
@@ -153,6 +155,39 @@ def test_an_unusual_archive_is_copied_alike(
     if shutil.which("unzip"):
         tested = subprocess.run(["unzip", "-tq", done], capture_output=True, text=True, check=False)
         assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+def never(*_: object) -> int:
+    raise OSError(errno.EXDEV, "not between these")
+
+
+@pytest.mark.releases
+@pytest.mark.parametrize("copy_file_range", [None, never, lambda *_: 0])
+def test_where_the_kernel_does_not_copy_the_bytes_are_the_same(
+    official: Official,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    copy_file_range: Callable[..., int] | None,
+) -> None:
+    path = official()
+    expected = built(path, tmp_path / "out").read_bytes()
+    monkeypatch.delattr(os, "copy_file_range", raising=False)
+    if copy_file_range:
+        monkeypatch.setattr(os, "copy_file_range", copy_file_range, raising=False)
+    assert built(path, tmp_path / "again").read_bytes() == expected
+
+
+@pytest.mark.releases
+def test_a_wheel_that_becomes_shorter_is_no_wheel(official: Official, tmp_path: Path) -> None:
+    """As when it is downloaded again while it is read."""
+    path = official()
+    target = targets.open_target(str(path), lambda _: None)
+    made = plan.make(series.load().core, target.files, version=target.version)
+    patched = wheel.patched(made, target, series.load(), lambda _: None)
+    assert patched is not None
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(TargetUnusable, match=r"whl: it ends before its last file does: get it"):
+        patched.write(tmp_path)
 
 
 def test_more_files_than_the_old_format_counts(tmp_path: Path) -> None:

@@ -145,25 +145,27 @@ def _end(count: int, size: int, position: int, comment: bytes) -> bytes:
 
 def _copied(source: BinaryIO, like: zipfile.ZipInfo, header: bytes, kept: Kept) -> Pieces:
     """A file of the old archive, with `header` in front unless it stands there already."""
-    name = like.orig_filename.encode("utf-8" if like.flag_bits & UTF8 else "cp437")
+    known = like.orig_filename
+    name = known.encode("utf-8" if like.flag_bits & UTF8 or known.isascii() else "cp437")
     there = os.pread(source.fileno(), HEADER.size + len(name), like.header_offset)
+    data = like.header_offset + len(there)
+    if there == header:
+        return [range(like.header_offset, data + kept.compressed)]
     if len(there) < HEADER.size + len(name):
         raise zipfile.BadZipFile(f"{like.filename}: it ends before that")
-    *told, extra = HEADER.unpack_from(there)
-    *wanted, _ = HEADER.unpack_from(header)
-    first = like.header_offset + len(there) + extra
-    extent = range(first, first + kept.compressed)
-    if there.endswith(name) and header.startswith(name, HEADER.size) and told == wanted:
-        return [range(like.header_offset, extent.stop)]
-    signature, _, flags, method, _, _, crc, compressed, size, length = told
-    sizes_fit = compressed in (kept.compressed, ELSEWHERE) and size in (kept.size, ELSEWHERE)
-    if (
-        (signature, method, length) != (wanted[0], kept.method, len(name))
-        or not there.endswith(name)
-        or (not flags & DESCRIPTOR and not (crc == kept.crc and sizes_fit))
-    ):
+    signature, _, flags, method, _, _, crc, compressed, size, length, extra = HEADER.unpack_from(
+        there
+    )
+    fits = (signature, method, length) == (b"PK\3\4", kept.method, len(name))
+    fits = fits and there.endswith(name)
+    if not flags & DESCRIPTOR:
+        fits = fits and crc == kept.crc
+        fits = (
+            fits and compressed in (kept.compressed, ELSEWHERE) and size in (kept.size, ELSEWHERE)
+        )
+    if not fits:
         raise zipfile.BadZipFile(f"{like.filename} in it is not what its directory says")
-    return [header, extent]
+    return [header, range(data + extra, data + extra + kept.compressed)]
 
 
 def _append(pieces: Pieces, piece: bytes | range) -> None:

@@ -16,16 +16,8 @@ from mrv2_fixes.targets.target import Target, metadata_version
 
 # Encrypted members and unknown ways of compression are among what zipfile raises RuntimeError for.
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
+DRIVE, ODD = re.compile(r"[A-Za-z]:"), re.compile(r"[\\\x00-\x1f]")
 LARGEST = 16 << 20  # bytes; a hundred times the largest of vLLM's Python files
-
-UNSAFE = re.compile(
-    r"(?P<absolute>^(?:/|[A-Za-z]:))|(?P<odd>[\\\x00-\x1f])|(?P<dots>(?:^|/)\.{0,2}(?:/|$))"
-)
-SAYS = {
-    "absolute": "is an absolute path",
-    "odd": "has a backslash or a control character",
-    "dots": "leads elsewhere than it reads",
-}
 
 
 class Wheel:
@@ -109,11 +101,10 @@ def _check_names(path: Path, names: list[str]) -> None:
     """Raise TargetUnusable for a name that would be written elsewhere, or over another one."""
     files: dict[str, str] = {}
     for name in names:
-        unsafe = UNSAFE.search(name.removesuffix("/"))
         # As a file system would that keeps no case, or keeps names normalised.
         key = unicodedata.normalize("NFC", name).casefold()
-        if unsafe or key in files:
-            fault = SAYS[unsafe.lastgroup or ""] if unsafe else f"is one file with {files[key]!r}"
+        fault = _fault(name) or (key in files and f"is one file with {files[key]!r}")
+        if fault:
             raise TargetUnusable(f"{path}: {name!r} in it {fault}: get the official wheel")
         files[key] = name
     folders = {key.rpartition("/")[0] for key in files}
@@ -122,3 +113,14 @@ def _check_names(path: Path, names: list[str]) -> None:
             fault = f"{files[folder]!r} in it is a file and a folder"
             raise TargetUnusable(f"{path}: {fault}: get the official wheel")
         folders = {folder.rpartition("/")[0] for folder in folders} - {""}
+
+
+def _fault(name: str) -> str:
+    """What keeps a name from being that of a file of a wheel; empty when nothing does."""
+    if name.startswith("/") or DRIVE.match(name):
+        return "is an absolute path"
+    if ODD.search(name):
+        return "has a backslash or a control character"
+    if not {"", ".", ".."}.isdisjoint(name.removesuffix("/").split("/")):
+        return "leads elsewhere than it reads"
+    return ""
