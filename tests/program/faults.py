@@ -131,8 +131,8 @@ def snapshot(root: Path, times: bool = True) -> Snapshot:
 class Fault:
     """What happens at the n-th call that writes, counted from 1.
 
-    how: "kill before", "kill midway" (of a write, half of which is written), "kill after", "edit"
-    (somebody adds to the file `edited`), or the name of an errno.
+    how: "kill before", "kill midway" (of a write, half of which is written), "kill after",
+    "interrupt" (Ctrl-C), "edit" (somebody adds to the file `edited`), or the name of an errno.
     lasting: the errno comes up in every later call too, of those in which it can.
     """
 
@@ -169,6 +169,8 @@ def run(action: Action, root: Path, fault: Fault | None = None) -> Ended:
                     said = ""
                 except Mrv2Error as error:
                     said = str(error)
+                except KeyboardInterrupt:
+                    said = "stopped"
                 for_real()
                 out.write(f"end\t{said}\n")
             status = 0
@@ -226,6 +228,8 @@ def _strike(
         real["write"](arguments[0], arguments[1][: len(arguments[1]) // 2])
     if fault.how in ("kill before", "kill midway"):
         os.kill(os.getpid(), signal.SIGKILL)
+    if fault.how == "interrupt":
+        raise KeyboardInterrupt
     if fault.edited is not None:
         descriptor = real["open"](fault.edited, os.O_WRONLY | os.O_APPEND)
         real["write"](descriptor, EDIT)
@@ -344,6 +348,17 @@ def fail(bench: Bench, name: str, lasting: bool, at: int) -> str:
         return f"said to be left to the next, then {state}"
 
 
+def interrupt(bench: Bench, at: int) -> str:
+    """Press Ctrl-C, or send SIGTERM, which `mrv2` turns into an exception as well."""
+    with bench.begun() as root:
+        ended = run(bench.action, root, Fault(at, "interrupt"))
+        state = bench.state(root)
+        assert ended.error == "stopped"
+        if at < len(calls(bench)):
+            assert state == "old", (bench.action.__name__, at, state)
+        return f"stopped, {state}"
+
+
 def edit(bench: Bench, path: str, at: int) -> str:
     """Let somebody add to a file; what they wrote stays, but in the one moment that is too late."""
     with bench.begun() as root:
@@ -365,7 +380,7 @@ def edit(bench: Bench, path: str, at: int) -> str:
 
 FAULTS = (
     *("kill before", "kill midway", "kill after", "ENOSPC", "ENOSPC from then on"),
-    *("EACCES", "EACCES from then on", "a file edited"),
+    *("EACCES", "EACCES from then on", "interrupt", "a file edited"),
 )
 
 
@@ -379,6 +394,8 @@ def tried(bench: Bench, fault: str) -> Counter[str]:
             for at, name in named
             if fault != "kill midway" or name == "write"
         )
+    if fault == "interrupt":
+        return Counter(interrupt(bench, at) for at, _ in named)
     if fault == "a file edited":
         path = sorted(series.load().core[0].header.touches)[2]
         return Counter(edit(bench, path, at) for at, _ in named)

@@ -105,7 +105,8 @@ def commit(root: Path, command: str, changes: Mapping[str, Change]) -> None:
     """Make `changes` below `root`, whose lock the caller holds, or none of them.
 
     Raises TargetUnusable when a file is another than `before` says, or a system call fails: then
-    everything is taken back, or the message says that the next command will.
+    everything is taken back, or the message says that the next command will. What somebody writes
+    into a file in the moment between the last look at it and the rename over it goes unnoticed.
     """
     journal = Journal(command, dict(changes))
     _check_places(root, journal.changes)
@@ -226,8 +227,8 @@ def _write(path: Path, file: File) -> None:
             rest = rest[os.write(descriptor, rest) :]
         created = os.fstat(descriptor)
         if (created.st_uid, created.st_gid) != file.owner:
-            # Only root may give a file away.
-            with contextlib.suppress(PermissionError):
+            # Only root may give a file away, and not to everyone where user ids are mapped.
+            with contextlib.suppress(OSError):
                 os.fchown(descriptor, *file.owner)
         os.fchmod(descriptor, file.mode)
         os.utime(descriptor, ns=(file.mtime_ns, file.mtime_ns))
