@@ -18,7 +18,10 @@ from pathlib import Path
 SEED = 24
 VOCABULARY = 256
 """Of the tiny models."""
-MIN_TOKENS = 12
+TOKENS = (8, 20)
+"""Fewest and most that are asked for by who stays."""
+ENDLESS = 64
+"""Tokens that are asked for by who leaves at the first."""
 PATIENCE = 120.0
 """Seconds that a client waits for the next bytes of an answer."""
 
@@ -38,6 +41,11 @@ class Request:
     joins: int | None
     leaves: bool
 
+    @property
+    def awaited(self) -> int:
+        """How many tokens the client stays for, if it stays at all."""
+        return 1 if self.leaves else self.max_tokens
+
 
 def mix() -> list[Request]:
     """Sixteen requests, the same ones each time; each but the first joins one that is streamed."""
@@ -49,7 +57,7 @@ def mix() -> list[Request]:
         requests.append(
             Request(
                 tuple(random_.randrange(VOCABULARY) for _ in range(random_.randint(1, 60))),
-                64 if leaves else random_.randint(MIN_TOKENS, 3 * MIN_TOKENS),
+                ENDLESS if leaves else random_.randint(*TOKENS),
                 streamed,
                 (index - 1) // 2 * 2 if index else None,
                 leaves,

@@ -17,7 +17,7 @@ def write(kind: str, folder: Path) -> None:
     """Write one model, and the greedy tokens for each request of the mix."""
     model = write_model(kind)
     model.reference.save_pretrained(folder / kind)
-    tokens = [model.greedy(request.prompt, request.max_tokens).token_ids for request in mix()]
+    tokens = [model.greedy(request.prompt, request.awaited).token_ids for request in mix()]
     (folder / f"{kind}.json").write_text(json.dumps(tokens))
 
 

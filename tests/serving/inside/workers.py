@@ -60,7 +60,7 @@ def main(model: str, executor: str, result: str) -> None:
         [{"prompt_token_ids": list(request.prompt)} for request in requests],
         [
             SamplingParams(
-                max_tokens=request.max_tokens, temperature=0, detokenize=False, ignore_eos=True
+                max_tokens=request.awaited, temperature=0, detokenize=False, ignore_eos=True
             )
             for request in requests
         ],
