@@ -177,6 +177,22 @@ def test_where_the_kernel_does_not_copy_the_bytes_are_the_same(
     assert built(path, tmp_path / "again").read_bytes() == expected
 
 
+def test_a_file_within_another_is_refused(tmp_path: Path) -> None:
+    """Of which newer Pythons' zipfile says so itself, when it reads one of them."""
+    inner, outer = zipfile.ZipInfo("inner"), zipfile.ZipInfo("outer")
+    inner.CRC = inner.file_size = inner.compress_size = 0
+    inner.header_offset = 30 + len(outer.filename)
+    with zipfile.ZipFile(tmp_path / "old", "w") as old:
+        old.writestr(outer, inner.FileHeader())
+        old.filelist.append(inner)
+    members = [archive.Member(entry, entry.filename) for entry in (outer, inner)]
+    with (
+        (tmp_path / "old").open("rb") as source,
+        pytest.raises(zipfile.BadZipFile, match="share bytes"),
+    ):
+        archive.layout(source, members, b"")
+
+
 @pytest.mark.releases
 def test_a_wheel_that_becomes_shorter_is_no_wheel(official: Official, tmp_path: Path) -> None:
     """As when it is downloaded again while it is read."""

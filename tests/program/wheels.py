@@ -310,25 +310,6 @@ def _other_size(files: Files, path: Path) -> None:
     path.write_bytes(content)
 
 
-def _within(files: Files, path: Path) -> None:
-    """A file that lies within the data of another."""
-    inner = info("vllm/inner.py")
-    inner.compress_type, inner.CRC, inner.file_size, inner.compress_size = 0, 0, 0, 0
-    header = inner.FileHeader()
-    files = sealed({"vllm/outer.bin": header, inner.filename: b"", **files})
-    with zipfile.ZipFile(path, "w") as made:
-        for name, text in files.items():
-            if name == inner.filename:
-                inner.header_offset = made.getinfo("vllm/outer.bin").header_offset
-                inner.header_offset += 30 + len("vllm/outer.bin")
-                made.filelist.append(inner)
-            else:
-                entry = info(name)
-                if name == "vllm/outer.bin":
-                    entry.compress_type = zipfile.ZIP_STORED
-                made.writestr(entry, text)
-
-
 def _patched_before(files: Files, path: Path) -> None:
     one = {"delivery": "wheel", "version": "0", "patches": [], "files": {}}
     pack(sealed({"vllm/.mrv2-fixes.json": repr(one).replace("'", '"').encode(), **files}), path)
@@ -379,7 +360,6 @@ REFUSED: dict[str, tuple[Callable[[Files, Path], None], str]] = {
     "control character": (_named("vllm/a\nb.py"), "a control character"),
     "other name before the data": (_other_header, f"{LIBRARY} in it is "),
     "other size before the data": (_other_size, f"{LIBRARY} in it is not what its directory"),
-    "within another": (_within, "share"),
     "patched before": (_patched_before, "patched by this series before"),
     "other version": (_of_another_version, "name it as it was"),
     "no version file": (_without_version_file, f"no {VERSION_FILE} in it"),
