@@ -23,7 +23,7 @@ def edit(vllm: Vllm) -> None:
     )
 
     eagle = vllm.class_("spec_decode/eagle/speculator.py", "EagleSpeculator")
-    eagle.expect_set_only_in("draft_max_seq_len", ["__init__", "propose"])
+    eagle.expect_attribute("draft_max_seq_len", set_in=["__init__", "propose"])
     eagle.method("__init__", inherited=True).assign(
         "self.draft_max_seq_len",
         "self.max_model_len",

@@ -134,7 +134,9 @@ def judge(mutant: Mutant, patches: Sequence[series.Patch]) -> Verdict:
         patches = [patch for patch in patches if patch.slug == oracle.BATCH]
     made = plan.make(patches, mutant.files)
     wrong = oracle.judge(mutant.files, made, mutant.names)
-    if made.after and plan.make(patches, {**mutant.files, **made.after}).after:
+    # The plan itself has asked every edit again, of the trees; this asks of the bytes, of some.
+    again = made.after and mutant.seed % 4 == 0
+    if again and plan.make(patches, {**mutant.files, **made.after}).after:
         wrong.append("a second run changes it again")
     if mutant.harmless:
         wrong += [

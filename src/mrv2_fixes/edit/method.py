@@ -51,8 +51,6 @@ class Files(Protocol):
 
     def binds(self, path: str, name: str) -> int: ...
 
-    def members(self, path: str, owner: str, name: str) -> bool: ...
-
     def replace(
         self, path: str, owner: str, old: cst.FunctionDef, new: cst.FunctionDef
     ) -> None: ...
@@ -143,7 +141,8 @@ class Method:
         if self._absent(target):
             return
         values_ = self._values()
-        self._check_target(target)
+        if self._values().sets_otherwise(target):
+            self._drift(f"{target} set by that name alone", "it set by another one")
         if not values_.stores[target]:
             inherited = self._inherited_store(target)
             if inherited is not None:
@@ -275,10 +274,18 @@ class Method:
         if not outer:
             self._done(what, None)
             return
-        if len(outer) != 1 or _bare(outer[0]) != _solid(f"{call}({around})"):
+        whole, *others = outer
+        if others or len(whole.args) != 1 or whole.args[0].value is not found[0]:
             self._drift(f"{call}({around})", ", ".join(_line(code_of(node)) for node in outer))
-        inner = found[0].with_changes(lpar=outer[0].lpar, rpar=outer[0].rpar)
-        self._done(what, self._with(outer[0], inner))
+        lpar, rpar = [*whole.lpar], [*whole.rpar]
+        if "\n" in code_of(whole.with_changes(lpar=[], rpar=[])):
+            # Over several lines it needs parentheses: those of the call, with the comments in them.
+            argument = whole.args[0]
+            comma = isinstance(argument.comma, cst.Comma) and argument.comma.whitespace_after
+            lpar.append(cst.LeftParen(whitespace_after=whole.whitespace_before_args))
+            rpar.insert(0, cst.RightParen(comma or argument.whitespace_after_arg))
+        inner = found[0].with_changes(lpar=[*lpar, *found[0].lpar], rpar=[*found[0].rpar, *rpar])
+        self._done(what, self._with(whole, inner))
 
     # What the operations share.
 
@@ -348,15 +355,6 @@ class Method:
         for call, at in _calls(self._node()):
             if at < index and code_of(call.func).rpartition(".")[2] in ahead_of:
                 self._drift(f"it ahead of {code_of(call.func)}", "it behind that")
-
-    def _check_target(self, target: str) -> None:
-        """Drift unless attribute `target` is the object's own, and set by that name alone."""
-        assert self._owner is not None
-        attribute = target.rpartition(".")[2]
-        if self._files.members(self._file, self._owner, attribute):
-            self._drift(f"{target} of the object", f"{attribute} of the class")
-        if self._values().sets_otherwise(target):
-            self._drift(f"{target} set by that name alone", "it set by another one")
 
     def _check_attributes(self, code: str) -> None:
         """Drift unless every attribute of self in `code` is set by an `__init__`."""

@@ -259,13 +259,15 @@ class Class:
         self._file = file
         self._name = name
 
-    def expect_set_only_in(self, attribute: str, methods: Collection[str]) -> None:
-        """No method but these sets the attribute. Raises Drift for one that does."""
+    def expect_attribute(self, name: str, set_in: Collection[str]) -> None:
+        """`name` is no more than what the methods `set_in` set. Raises Drift otherwise."""
         if self._name is None:
             return
-        for file, method in self._vllm.setters(self._file, self._name, attribute):
-            if method not in methods:
-                sought = f"self.{attribute} set in {' and '.join(methods)} alone"
+        if self._vllm.members(self._file, self._name, name):
+            raise Drift(self._file, self._name, f"self.{name} of the object", "it of the class")
+        for file, method in self._vllm.setters(self._file, self._name, name):
+            if method not in set_in:
+                sought = f"self.{name} set in {' and '.join(set_in)} alone"
                 raise Drift(file, self._name, sought, f"it set in {method}")
 
     def method(self, name: str, *, inherited: bool = False, renamed: str = "") -> Method:
