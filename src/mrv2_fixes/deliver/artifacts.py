@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,7 +67,7 @@ def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], No
             patched.write(scratch / "out")
         _sums(scratch / "out")
         if final.exists():
-            shutil.rmtree(final)
+            final.rename(scratch / "earlier")
         (scratch / "out").rename(final)
         on_failure.pop_all()
     return Built(tuple(sorted(final.iterdir())), "" if who.known else commits.UNSIGNED)

@@ -46,7 +46,8 @@ class Patched:
         try:
             archive.write(self._source.file, self._pieces, path)
         except OSError as error:
-            raise Mrv2Error(f"{self.name}: cannot be written: {error.strerror}") from error
+            fault = f"cannot be written: {error.strerror}: name another --output"
+            raise Mrv2Error(f"{self.name}: {fault}") from error
         except zipfile.BadZipFile as error:
             raise TargetUnusable(f"{self._source.path}: {error}: get it again") from error
 
