@@ -255,7 +255,12 @@ def with_settings(root: Path) -> Path:
     return root
 
 
-KINDS = [bare, worktree, shallow, sparse, partial, with_settings]
+def not_checked_out(root: Path) -> Path:
+    git(root, "clone", "-q", "--no-checkout", root, root.parent / "no-work-tree")
+    return root.parent / "no-work-tree"
+
+
+KINDS = [bare, worktree, shallow, sparse, partial, not_checked_out, with_settings]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -313,6 +318,12 @@ def existing_below(root: Path) -> Path:
     return root
 
 
+def switched(root: Path) -> Path:
+    git(root, "switch", "-q", "-c", "other")
+    git(root, "switch", "-q", "main")
+    return root
+
+
 def drifted(root: Path) -> Path:
     text = (root / HYBRID).read_text()
     commit(root, HYBRID, text.replace("build_attn_metadata", "build_metadata"))
@@ -356,6 +367,7 @@ ANSWERS = [
     (existing, ("--name", "a..b"), 2, "git takes no branch of that name"),
     (existing, ("--name", "-b"), 2, "git takes no branch of that name"),
     (existing, ("--name", "HEAD"), 2, "git takes no branch of that name"),
+    (switched, ("--name", "@{-1}"), 2, "git takes no branch of that name"),
     (existing, ("--name", ""), 2, "git takes no branch of that name"),
     (existing, ("--base", "nowhere"), 2, "no commit 'nowhere' there: fetch it"),
     (existing, ("--base", "v0.24.0:vllm"), 2, "no commit 'v0.24.0:vllm' there"),
@@ -394,6 +406,11 @@ def test_what_cannot_be_written_is_named(
 
 def dirty(root: Path) -> Path:
     (root / "README.md").write_text("not committed\n")
+    return root
+
+
+def deleted(root: Path) -> Path:
+    (root / "README.md").unlink()
     return root
 
 
@@ -436,6 +453,7 @@ def on_another_base(root: Path) -> Path:
 
 SAID = [
     (dirty, (), 2, "; the work tree has changes that this does not see"),
+    (deleted, (), 2, "; the work tree has changes that this does not see"),
     (staged, (), 2, "; the work tree has changes that this does not see"),
     (fork, (), 1, "(unknown base: it says 0.24.0, "),
     (shallow_fork, (), 1, "a shallow clone, with no tag that says which release this is"),
@@ -460,6 +478,7 @@ def test_what_a_reader_must_know_is_said(
     done = mrv2("branch", root, *options)
     assert done.returncode == 0, done.stderr
     assert says in done.stdout + done.stderr
+    assert ("has changes" in done.stderr) == ("has changes" in says)
     branches = git(root, "for-each-ref", "--format=%(refname:short)", "refs/heads").split()
     assert len(set(branches) - there) == bool(commits)
     for name in set(branches) - there:

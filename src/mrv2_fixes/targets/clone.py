@@ -124,10 +124,10 @@ def _has_changes(path: Path, base: str) -> bool:
     `git status` would tell, but may run what the clone's settings name: here git compares times
     and sizes alone, and what it takes for changed is compared by content.
     """
-    if not (path / ".git").exists():
-        return False
-    # Deleted is also what a sparse checkout leaves out.
-    options = ("--name-only", "-z", "--diff-filter=d", "--ignore-submodules=all")
+    index = git.run("rev-parse", "--git-path", "index", folder=path).decode().rstrip("\n")
+    if not (path / index).exists():
+        return False  # bare, or never checked out
+    options = ("--name-only", "-z", "--ignore-submodules=all")
     if git.run("diff-index", "--cached", *options, base, folder=path):
         return True
     names = git.run("diff-files", *options, folder=path).decode(errors="surrogateescape")
