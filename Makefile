@@ -14,7 +14,7 @@ help:
 	@echo "make verify              every patch on every release, without and with, on the real engine"
 	@echo "make test                every test, verify included"
 	@echo "make test-fast           the tests that need no engine"
-	@echo "make bench               how long a status and a plan take"
+	@echo "make bench               how long a status, a plan and an apply take"
 	@echo "make mutation COUNT=100  that many changed copies of each touched file, judged by running them"
 	@echo "make gpu VLLM=0.24.0     the GPU cases, on a machine with a GPU"
 	@echo "make lint                formatting, lint, types"
@@ -50,6 +50,7 @@ verify: setup
 
 bench: setup
 	$(BIN)/python benchmarks/reach.py
+	$(BIN)/python benchmarks/in_place.py
 
 # SEED is the first; the same seeds give the same copies.
 mutation: setup

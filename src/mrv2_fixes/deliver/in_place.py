@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrv2_fixes import series, targets
+import msgspec
+
+from mrv2_fixes import printing, series, targets
 from mrv2_fixes.deliver import transaction
 from mrv2_fixes.deliver.site import Site
 from mrv2_fixes.deliver.transaction import Change
@@ -43,7 +45,19 @@ def apply(name: str | None, patches: Sequence[Patch], progress: Progress) -> Don
     with _open(name, progress) as site:
         _check_tampered(site)
         wanted = _patches({*site.slugs, *(patch.slug for patch in patches)})
-        return _bring(site, "apply", _plan(site, wanted), patches)
+        made = _plan(site, wanted)
+        for slug, note in printing.notes(made).items():
+            progress(f"{slug}: {note}")
+        changed = _bring(site, "apply", made)
+        # What was planned for has been read back, and stands there.
+        steps = (
+            msgspec.structs.replace(step, state=State.APPLIED)
+            if step.state is State.NEEDED
+            else step
+            for step in made.steps
+            if step.patch in patches
+        )
+        return Done(site.target, msgspec.structs.replace(made, steps=tuple(steps)), changed)
 
 
 def revert(name: str | None, slugs: Collection[str], force: bool, progress: Progress) -> Done:
@@ -60,7 +74,8 @@ def revert(name: str | None, slugs: Collection[str], force: bool, progress: Prog
         shown = [patch for patch in every if patch.slug in site.slugs] or series.load().core
         if site.upgraded:
             _check_forced(site, force)
-            return _bring(site, "revert", None, shown)
+            changed = _bring(site, "revert", None)
+            return Done(site.target, site.now(shown), changed)
         if not site.slugs:
             _check_not_in(site)
             return Done(site.target, site.now(shown), ())
@@ -68,7 +83,8 @@ def revert(name: str | None, slugs: Collection[str], force: bool, progress: Prog
             _check_tampered(site)
         staying = _patches([slug for slug in site.slugs if slugs and slug not in slugs])
         _check_requirements(staying, {*site.slugs}.difference(patch.slug for patch in staying))
-        return _bring(site, "revert", _plan(site, staying) if staying else None, shown)
+        changed = _bring(site, "revert", _plan(site, staying) if staying else None)
+        return Done(site.target, site.now(shown), changed)
 
 
 @contextlib.contextmanager
@@ -148,10 +164,10 @@ def _check_writable(root: Path, paths: Iterable[str]) -> None:
             )
 
 
-def _bring(site: Site, command: str, made: Plan | None, shown: Sequence[Patch]) -> Done:
+def _bring(site: Site, command: str, made: Plan | None) -> tuple[str, ...]:
     """Bring the vLLM to what `made` says, None for what was there at first, and read it back.
 
-    shown: the patches that the answer is about.
+    Returns the paths of what was changed, but for .pyc files.
     """
     changes = {}
     for path, after in site.goal(made).items():
@@ -164,5 +180,4 @@ def _bring(site: Site, command: str, made: Plan | None, shown: Sequence[Patch]) 
     for path, change in changes.items():
         if not transaction.same(transaction.read(site.root / path), change.after):
             raise Mrv2Error(f"{site.root / path}: read back, it is not what was written")
-    changed = tuple(sorted(path for path, change in changes.items() if not change.derived))
-    return Done(site.target, site.now(shown), changed)
+    return tuple(sorted(path for path, change in changes.items() if not change.derived))

@@ -299,5 +299,7 @@ def _foreign(path: Path, change: Change) -> bool:
 
 
 def _reason(error: OSError) -> str:
-    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+    # Of a rename, it is the place that a reader knows.
+    path = error.filename2 or error.filename
+    where = f"{os.fsdecode(path)}: " if isinstance(path, (str, bytes)) else ""
     return f"{where}{error.strerror or error}"
