@@ -8,6 +8,7 @@ import importlib.machinery
 import json
 import os
 import py_compile
+import random
 import shutil
 import subprocess
 import sys
@@ -487,6 +488,31 @@ def test_every_record_that_lists_a_file_is_true(root: Path, mrv2: Mrv2) -> None:
     assert record.PATH in (other / "RECORD").read_text()
     assert mrv2("revert", root).returncode == 0
     assert snapshot(root) == before
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_rows_come_and_go_to_the_byte(seed: int) -> None:
+    choose = random.Random(seed)
+    paths = [f"vllm/{name}.py" for name in "abcdef"]
+    compiled = [f"vllm/__pycache__/{name}.cpython-311.pyc" for name in "abcdef"]
+    end = choose.choice([b"\n", b"\r\n"])
+    rows = [
+        choose.choice([b"%s,,", b'"%s",sha256=old,1', b"%s,sha256=old,1"]) % path.encode()
+        for path in choose.sample(paths + compiled, choose.randint(1, 12))
+    ]
+    text = end.join(rows) + choose.choice([b"", end])
+    files = {path: path.encode() for path in choose.sample(paths, 3)}
+    gone = set(choose.sample(compiled, 3))
+    new, kept = listing.replace(text, files, gone)
+    for path, content in files.items():
+        assert listing.lists(new, path) == listing.lists(text, path)
+        assert not listing.lists(text, path) or listing.row(path, content, b"") in new
+    assert not any(listing.lists(new, path) for path in gone)
+    assert listing.put_back(new, kept) == (text, True)
+    assert listing.put_back(text, kept) == (text, True)
+    ours = listing.with_row(new, record.PATH, b"1")
+    assert ours == listing.with_row(listing.with_row(new, record.PATH, b"2"), record.PATH, b"1")
+    assert listing.without_row(ours, record.PATH) == new
 
 
 def test_an_installed_wheel(mrv2: Mrv2, tmp_path: Path) -> None:

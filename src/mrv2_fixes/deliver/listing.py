@@ -40,9 +40,9 @@ def replace(
         out.append(new)
         dropped = b""
     if dropped:
-        last = out.pop() if out else b""
-        rows.append((last + dropped, last))
-        out.append(last)
+        last = out[-1] if out else b""
+        was = rows.pop()[0] if rows and rows[-1][1] == last else last
+        rows.append((was + dropped, last))
     return b"".join(out), rows
 
 
