@@ -407,6 +407,7 @@ def test_what_is_not_changed_in_place_says_what_does(
         (clone / "vllm", 2, f"a git clone: mrv2 branch {clone}"),
         ("0.24.0", 2, "mrv2 build 0.24.0 makes a patched wheel"),
         (tmp_path / "a.whl", 2, f"mrv2 build {tmp_path / 'a.whl'}"),
+        ("", 2, "the target is empty"),
         (tmp_path / "empty", 4, "not a vLLM"),
         (tmp_path / "missing", 4, "no such folder"),
     ]

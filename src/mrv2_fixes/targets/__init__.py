@@ -14,6 +14,7 @@ from mrv2_fixes.targets.target import MARK, Target
 
 __all__ = ["Target", "open_target", "root"]
 
+EMPTY = "the target is empty: name a folder, clone, wheel or release"
 RELEASE = re.compile(r"(?:v|vllm==)?(\d+(?:\.\d+)+(?:\.?(?:post|rc)\d+)?)")
 
 
@@ -36,7 +37,7 @@ def open_target(name: str | None, progress: Callable[[str], None]) -> Target:
 
         return release.read(numbered[1], progress)
     if not name:
-        raise WrongCall("the target is empty: name a folder, clone, wheel or release")
+        raise WrongCall(EMPTY)
     if path.is_dir():
         from mrv2_fixes.targets import clone, folder
 
@@ -59,6 +60,8 @@ def root(name: str | None) -> Path:
 
     if name is None:
         found = installed.root()
+    elif not name:
+        raise WrongCall(EMPTY)
     elif RELEASE.fullmatch(name) or Path(name).is_file():
         raise WrongCall(f"{name}: not changed in place: mrv2 build {name} makes a patched wheel")
     elif not Path(name).is_dir():
