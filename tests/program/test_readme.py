@@ -26,8 +26,9 @@ COMMANDS = [
 # What builds vLLM from the branch; test_rebuild.py runs it.
 REBUILD = [command for command in COMMANDS if "vllm-mrv2" in command or "PRECOMPILED" in command]
 # These run in other places: `.ci/run` calls the first; test_proof.py does what the second does and
-# collects the third, which needs a GPU to do more.
-ELSEWHERE = {"make lint test", "make verify", "python -m pytest tests/v1", *REBUILD}
+# collects the third, which needs a GPU to do more; tests/serving serves.
+SERVE = "VLLM_USE_V2_MODEL_RUNNER=1 vllm serve MODEL"
+ELSEWHERE = {"make lint test", "make verify", "python -m pytest tests/v1", SERVE, *REBUILD}
 FAULTY = {
     ".venv/bin/mrv2 status 0.24.0": 1,
     ".venv/bin/mrv2 diff CLONE": 1,
@@ -48,6 +49,7 @@ def test_every_command_of_the_readme_works(clone: Path, tmp_path: Path) -> None:
     if not (ROOT / ".venv" / "bin" / "mrv2").exists():
         pytest.fail("the README's commands run in the .venv that make sets up: call make test")
     site = shutil.copytree(clone, tmp_path / "site", ignore=shutil.ignore_patterns(".git"))
+    beside = shutil.copytree(site, tmp_path / "beside")
     by_am, by_pick = (shutil.copytree(clone, tmp_path / name) for name in ("am", "pick"))
     for command in COMMANDS:
         if command in ELSEWHERE:
@@ -56,10 +58,12 @@ def test_every_command_of_the_readme_works(clone: Path, tmp_path: Path) -> None:
             " ".join(command.split()[:2]), ROOT
         )
         line = command.replace("CLONE", str(clone)).replace("SITE", str(site))
-        line = line.replace("dist/", f"{ROOT}/dist/")
         # With uv, and without what vLLM requires: 280 MB are enough.
-        pip = f".venv/bin/uv pip install --quiet --no-deps --target {tmp_path}/installed"
-        line = line.replace("pip install", pip)
+        pip = ".venv/bin/uv pip install --quiet --no-deps --target"
+        line = line.replace("pip install .", f"{pip} {beside} .")
+        line = line.replace("pip install dist", f"{pip} {tmp_path}/installed dist")
+        line = line.replace("dist/", f"{ROOT}/dist/")
+        line = line.replace("python -m", f"PYTHONPATH={beside} .venv/bin/python -m")
         identity = "export GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@example.org; "
         done = subprocess.run(
             ["bash", "-c", identity + line], cwd=where, capture_output=True, text=True, check=False
