@@ -161,8 +161,13 @@ def never(*_: object) -> int:
     raise OSError(errno.EXDEV, "not between these")
 
 
+def a_little(source: int, target: int, count: int, start: int) -> int:
+    """Copy a thousand bytes at a time, and none of the last five thousand."""
+    return os.write(target, os.pread(source, 1000, start)) if count > 5000 else 0
+
+
 @pytest.mark.releases
-@pytest.mark.parametrize("copy_file_range", [None, never, lambda *_: 0])
+@pytest.mark.parametrize("copy_file_range", [None, never, a_little])
 def test_where_the_kernel_does_not_copy_the_bytes_are_the_same(
     official: Official,
     tmp_path: Path,

@@ -105,7 +105,7 @@ def _kept(like: zipfile.ZipInfo, name: str, content: bytes | None) -> Kept:
 
 
 def _header(like: zipfile.ZipInfo, name: bytes, kept: Kept) -> bytes:
-    """What stands before a file's kept."""
+    """What stands before a file's data."""
     version, extra = like.extract_version, b""
     if kept.compressed >= ELSEWHERE or kept.size >= ELSEWHERE:
         extra = struct.pack("<2H2Q", ZIP64, 16, kept.size, kept.compressed)
@@ -153,16 +153,12 @@ def _copied(source: BinaryIO, like: zipfile.ZipInfo, header: bytes, kept: Kept) 
         return [range(like.header_offset, data + kept.compressed)]
     if len(there) < HEADER.size + len(name):
         raise zipfile.BadZipFile(f"{like.filename}: it ends before that")
-    signature, _, flags, method, _, _, crc, compressed, size, length, extra = HEADER.unpack_from(
-        there
-    )
-    fits = (signature, method, length) == (b"PK\3\4", kept.method, len(name))
-    fits = fits and there.endswith(name)
+    signature, _, flags, method, _, _, crc, *sizes, length, extra = HEADER.unpack_from(there)
+    said = (signature, method, length, there[HEADER.size :])
+    fits = said == (b"PK\3\4", kept.method, len(name), name)
     if not flags & DESCRIPTOR:
-        fits = fits and crc == kept.crc
-        fits = (
-            fits and compressed in (kept.compressed, ELSEWHERE) and size in (kept.size, ELSEWHERE)
-        )
+        both = zip(sizes, (kept.compressed, kept.size), strict=True)
+        fits = fits and crc == kept.crc and all(one in (size, ELSEWHERE) for one, size in both)
     if not fits:
         raise zipfile.BadZipFile(f"{like.filename} in it is not what its directory says")
     return [header, range(data + extra, data + extra + kept.compressed)]
@@ -188,7 +184,7 @@ def _without_zip64(extra: bytes) -> bytes:
 
 def _copy(source: BinaryIO, extent: range, target: BinaryIO) -> None:
     """Copy bytes of one file to where another is at, inside the kernel where it can."""
-    target.flush()
+    target.flush()  # from here on, both ways write where the descriptor is at
     position = extent.start
     while position < extent.stop:
         count = extent.stop - position
@@ -199,7 +195,6 @@ def _copy(source: BinaryIO, extent: range, target: BinaryIO) -> None:
         if not done:
             break
         position += done
-    target.seek(0, os.SEEK_END)
     while position < extent.stop:
         chunk = os.pread(source.fileno(), min(CHUNK, extent.stop - position), position)
         if not chunk:
