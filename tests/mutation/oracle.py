@@ -75,15 +75,16 @@ class Seen:
     """What one case was seen to do.
 
     given: what each call of `build_attn_metadata` got. did: the notes of the Things, and what was
-    raised. model, steps: what the object takes for the model's maximum and the draft steps.
-    limit: the speculator's `draft_max_seq_len` before the first batch. bound: the batch's own.
+    raised. bound: the batch's own. model: what the object takes for the model's maximum.
+    limit: the speculator's `draft_max_seq_len` before the first batch. limits: what it is to be for
+    a batch, by what the speculator then takes for the steps and the model's maximum.
     """
 
     given: list[dict[str, Any]] = field(default_factory=list)
     did: list[Any] = field(default_factory=list)
     raised: str = ""
     model: object = MAX_MODEL_LEN
-    steps: object = 0
+    limits: dict[tuple[int, ...], int] = field(default_factory=dict)
     limit: object = None
     bound: object = None
 
@@ -153,12 +154,15 @@ def _draft(world: World, names: Names, case: Case, seen: Seen) -> None:
         setattr(speculator, name, Thing(log, name))
     del log[:], world.builds[:]
     seen.model = getattr(speculator, "max_model_len", MAX_MODEL_LEN)
-    seen.steps = getattr(speculator, "num_speculative_steps", case.speculative)
     seen.limit = getattr(speculator, "draft_max_seq_len", None)
     renamed = [new for old, new in names.items() if old.endswith(":propose")]
     propose = renamed[0] if renamed else "propose"
     for lengths in case.lengths:
         world.log.append("propose")
+        model = getattr(speculator, "max_model_len", None)
+        steps = getattr(speculator, "num_speculative_steps", None)
+        if isinstance(model, int) and isinstance(steps, int):
+            seen.limits[lengths] = min(case.longest(lengths) + steps, model)
         arguments = [
             _batch(log, case, lengths),
             *_things(log, "attn_metadata slot_mappings last_hidden_states"),
@@ -216,13 +220,9 @@ def _bare_maximum(case: Case, seen: Seen) -> bool:
 
 
 def _draft_maximum(case: Case, seen: Seen) -> bool:
-    if not isinstance(seen.model, int) or not isinstance(seen.steps, int):
-        return True  # The object takes neither from where it is to be had.
-    limits = {
-        lengths: min(case.longest(lengths) + seen.steps, seen.model) for lengths in case.lengths
-    }
     return seen.limit == seen.model and all(
-        build.get("max_seq_len") == limits[build["-"]] for build in seen.given
+        build.get("max_seq_len") == seen.limits.get(build["-"], build.get("max_seq_len"))
+        for build in seen.given
     )
 
 

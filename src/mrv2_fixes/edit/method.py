@@ -218,6 +218,9 @@ class Method:
             self._done(what, None)
         elif values_.same(test, was):
             self._check_attributes(now)
+            other = values_.beyond(index, guarding)
+            if other:
+                self._drift(f"an if that assigns {' and '.join(guarding)} alone", other)
             new = guard.with_changes(test=self._expression(now, guard.test))
             body = [*node.body.body]
             body[index] = new

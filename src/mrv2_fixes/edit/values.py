@@ -10,7 +10,7 @@ import ast
 import builtins
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 # How far names are followed; what goes by more of them is not recognised.
 DEPTH = 6
@@ -49,6 +49,24 @@ def by_string(tree: ast.AST) -> str:
         if name in BY_STRING:
             return str(name)
     return ""
+
+
+_ASSIGNING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.Pass)
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a body and of every branch in it."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If):
+            yield from _statements([*statement.body, *statement.orelse])
+
+
+def _root(node: ast.AST) -> str:
+    """The name that a target begins with, or empty."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
@@ -161,6 +179,29 @@ class Method:
     def binds(self, name: str) -> bool:
         """Whether `name` is a parameter or is bound in the method."""
         return name in self._parameters or self.stores[name] > 0
+
+    def beyond(self, index: int, names: Collection[str]) -> str:
+        """What the ``if`` at `index` does besides assigning `names` and what only it uses.
+
+        One line of its code, or empty. With it left out, all else is then as it was.
+        """
+        guard = self._body[index]
+        assert isinstance(guard, ast.If)
+        elsewhere = {
+            node.id
+            for statement in (*self._body[:index], *self._body[index + 1 :])
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name)
+        }
+        inner = {name for name in stores(guard) if name not in elsewhere} | set(names)
+        for statement in _statements(guard.body):
+            if not isinstance(statement, _ASSIGNING):
+                return ast.unparse(statement)
+            for node in ast.walk(statement):
+                changed = isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
+                if changed and _root(node) not in inner and not isinstance(node, ast.Tuple):
+                    return ast.unparse(node)
+        return ""
 
     def value(self, target: str) -> ast.expr | None:
         """What `target` is assigned, when that is one value; None otherwise."""
