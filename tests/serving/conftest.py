@@ -131,7 +131,7 @@ def run(
         status = engine.run_command(
             [*command, *map(str, arguments)],
             ROOT,
-            engine.variables(environment) | variables,
+            engine.variables(environment) | {"TMPDIR": folder} | variables,
             output,
             LIMIT,
         )

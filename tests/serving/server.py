@@ -93,17 +93,15 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve(
-    environment: Environment, model: Path, variables: Mapping[str, str], *options: str
-) -> Iterator[Server]:
+def serve(environment: Environment, model: Path, variables: Mapping[str, str]) -> Iterator[Server]:
     """A server of `model` that listens; none of its processes outlives the block."""
     with tempfile.TemporaryDirectory(prefix="mrv2-") as folder:
         socket = Path(folder) / "server"
         script = environment.python.with_name("vllm")
         process = subprocess.Popen(
-            [environment.python, script, "serve", model, "--uds", socket, *OPTIONS, *options],
+            [environment.python, script, "serve", model, "--uds", socket, *OPTIONS],
             cwd=folder,
-            env={**variables, **PROCESSES},
+            env={**variables, **PROCESSES, "TMPDIR": folder},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
