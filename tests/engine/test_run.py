@@ -19,7 +19,8 @@ def deep():
     raise KeyError("the first")
 
 def test_passes(tmp_path):
-    assert not [name for name in os.environ if name.startswith("VLLM_FROM_CALLER")]
+    assert not [name for name in os.environ if "FROM_CALLER" in name]
+    assert os.environ["VLLM_PLUGINS"] == ""
 
 def test_fails():
     try:
@@ -68,6 +69,7 @@ def run(tmp_path: Path) -> Run:
 
 def test_every_outcome_has_its_word(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_FROM_CALLER", "1")
+    monkeypatch.setenv("MRV2_FROM_CALLER", "1")
     names = ("passes", "fails", "skips", "errs", "many")
     report = run(*(f"{FILE}::test_{name}" for name in names))
     assert [report.outcome(f"{FILE}::test_{name}") for name in names] == [
