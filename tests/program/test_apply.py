@@ -24,6 +24,8 @@ import pytest
 
 from mrv2_fixes import known, plan, record, series
 from mrv2_fixes.deliver import in_place, listing
+from mrv2_fixes.deliver.site import Goal, Site
+from mrv2_fixes.errors import Drifted, TargetUnusable
 from mrv2_fixes.record import Record
 from mrv2_fixes.targets import folder, release
 
@@ -220,6 +222,33 @@ def test_what_somebody_changed_since_is_left_alone_unless_told(
     assert {path: file for path, file in snapshot(root).items() if path != named} == {
         path: file for path, file in before.items() if path != named
     }
+
+
+@pytest.mark.parametrize("slugs", [(), (FORWARD,)])
+@pytest.mark.parametrize("command", [faults.apply, faults.revert])
+def test_what_somebody_changes_while_it_is_planned_is_left_alone(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Callable[[Path], object],
+    slugs: tuple[str, ...],
+) -> None:
+    """The first time, and where patches are in."""
+    if slugs:
+        in_place.apply(str(root), series.load().select(slugs), print)
+    elif command is faults.revert:
+        faults.apply(root)
+    looked_for = Site.goal
+
+    def disturbed(site: Site, made: plan.Plan | None) -> Goal:
+        (root / HYBRID).write_bytes((root / HYBRID).read_bytes() + faults.EDIT)
+        return looked_for(site, made)
+
+    monkeypatch.setattr(Site, "goal", disturbed)
+    before = {path: file for path, file in snapshot(root).items() if path != HYBRID}
+    with pytest.raises((Drifted, TargetUnusable), match=r"mamba_hybrid\.py"):
+        command(root)
+    assert (root / HYBRID).read_bytes().endswith(faults.EDIT)
+    assert {path: file for path, file in snapshot(root).items() if path != HYBRID} == before
 
 
 def test_a_file_that_somebody_put_back_is_no_hindrance(root: Path, mrv2: Mrv2) -> None:

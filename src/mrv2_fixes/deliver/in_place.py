@@ -43,7 +43,6 @@ def apply(name: str | None, patches: Sequence[Patch], progress: Progress) -> Don
     is changed.
     """
     with _open(name, progress) as site:
-        _check_tampered(site)
         wanted = _patches({*site.slugs, *(patch.slug for patch in patches)})
         made = _plan(site, wanted)
         for slug, note in printing.notes(made).items():
@@ -79,11 +78,10 @@ def revert(name: str | None, slugs: Collection[str], force: bool, progress: Prog
         if not site.slugs:
             _check_not_in(site)
             return Done(site.target, site.now(shown), ())
-        if not force:
-            _check_tampered(site)
         staying = _patches([slug for slug in site.slugs if slugs and slug not in slugs])
         _check_requirements(staying, {*site.slugs}.difference(patch.slug for patch in staying))
-        changed = _bring(site, "revert", _plan(site, staying) if staying else None)
+        made = _plan(site, staying) if staying else None
+        changed = _bring(site, "revert", made, force)
         return Done(site.target, site.now(shown), changed)
 
 
@@ -164,9 +162,10 @@ def _check_writable(root: Path, paths: Iterable[str]) -> None:
             )
 
 
-def _bring(site: Site, command: str, made: Plan | None) -> tuple[str, ...]:
+def _bring(site: Site, command: str, made: Plan | None, force: bool = False) -> tuple[str, ...]:
     """Bring the vLLM to what `made` says, None for what was there at first, and read it back.
 
+    force: also where a file was changed since it was written.
     Returns the paths of what was changed, but for .pyc files.
     """
     changes = {}
@@ -174,6 +173,9 @@ def _bring(site: Site, command: str, made: Plan | None) -> tuple[str, ...]:
         before = transaction.read(site.root / path)
         if before != after:
             changes[path] = Change(before, after, derived=path.endswith(".pyc"))
+    # What comes later than this is noticed by the commit.
+    if not force:
+        _check_tampered(site)
     if changes:
         _check_writable(site.root, changes)
         transaction.commit(site.root, command, changes)
