@@ -75,7 +75,8 @@ class Seen:
     """What one case was seen to do.
 
     given: what each call of `build_attn_metadata` got. did: the notes of the Things, and what was
-    raised. bound: the batch's own. model: what the object takes for the model's maximum.
+    raised. bound: the batch's own. model, speculative: what the object takes for the
+    model's maximum and the number of speculative tokens.
     limit: the speculator's `draft_max_seq_len` before the first batch. limits: what it is to be for
     a batch, by what the speculator then takes for the steps and the model's maximum.
     """
@@ -84,6 +85,7 @@ class Seen:
     did: list[Any] = field(default_factory=list)
     raised: str = ""
     model: object = MAX_MODEL_LEN
+    speculative: object = 0
     limits: dict[tuple[int, ...], int] = field(default_factory=dict)
     limit: object = None
     bound: object = None
@@ -131,6 +133,8 @@ def _state(path: str, owner: str) -> Callable[[World, Names, Case, Seen], None]:
         modes = world.module("vllm.config.compilation").CUDAGraphMode
         batch = _batch(log, case, case.lengths[0])
         seen.model = getattr(state, "max_model_len", MAX_MODEL_LEN)
+        config = getattr(state, "vllm_config", None)
+        seen.speculative = getattr(config, "num_speculative_tokens", case.speculative)
         seen.bound = key(batch.seq_lens_cpu_upper_bound)
         arguments = [
             batch,
@@ -231,7 +235,7 @@ def _forwarded(case: Case, seen: Seen) -> bool:
 
 
 def _gated(case: Case, seen: Seen) -> bool:
-    filled = not case.capture and case.speculative > 0
+    filled = not case.capture and seen.speculative != 0
     return all(
         (getattr(build.get("model_specific_attn_metadata"), name, None) is not None) is filled
         for build in seen.given
