@@ -1,4 +1,7 @@
-"""What the serving tests share: models with their reference, and vLLMs with the series in them."""
+"""What the serving tests share: models with their reference, and vLLMs with the series in them.
+
+With `--dist loadgroup` the tests of one vLLM share a process, so that it is made once.
+"""
 
 from __future__ import annotations
 

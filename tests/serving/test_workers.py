@@ -13,7 +13,7 @@ from mrv2_fixes.targets import folder
 
 from .conftest import RELEASE, Model, run
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("plugin")]
 
 HYBRID = "vllm/v1/worker/gpu/model_states/mamba_hybrid.py"
 VARIABLES = {
@@ -23,8 +23,8 @@ VARIABLES = {
     # anything but what a worker would do by itself
     "MRV2_FIXES": "warn",
 }
-# The engine core in a process of its own, which is handed a function to run in the workers.
-SPAWN = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+# The engine core in a process of its own, as it is unless it is told otherwise.
+SPAWN = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 RAY = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -44,6 +44,7 @@ def main(model: str, executor: str, result: str) -> None:
         model,
         tensor_parallel_size=2,
         distributed_executor_backend=backend,
+        worker_extension_cls="mrv2_fixes.plugin.WorkerExtension",
         skip_tokenizer_init=True,
         enforce_eager=True,
         enable_prefix_caching=False,
@@ -66,10 +67,12 @@ def main(model: str, executor: str, result: str) -> None:
         ],
         use_tqdm=False,
     )
+    # An engine core in another process takes a name from everyone, and a function only if told to.
+    asked: Any = "mrv2_report" if executor == "spawn" else mrv2_fixes.report
     seen = {
         "pid": os.getpid(),
         "token_ids": [list(output.outputs[0].token_ids) for output in outputs],
-        "reports": llm.collective_rpc(mrv2_fixes.report),
+        "reports": llm.collective_rpc(asked),
     }
     Path(result).write_text(json.dumps(seen))
     llm.llm_engine.engine_core.shutdown()
