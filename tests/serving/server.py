@@ -41,7 +41,7 @@ class Server:
         self.socket = socket
         self._process = process
         self._lines: list[str] = []
-        self._reader = threading.Thread(target=self._read)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     @property
@@ -67,11 +67,11 @@ class Server:
         return self.wait_until_ended()
 
     def kill(self) -> None:
-        """End every process of it at once."""
+        """End what is left of it at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._reader.join()
+        self._reader.join(STOP)
 
     def _answers(self) -> bool:
         try:
@@ -89,7 +89,8 @@ class Server:
     def _read(self) -> None:
         # The output ends when the last process that can write to it has: no child is left then.
         assert self._process.stdout is not None
-        self._lines.extend(self._process.stdout)
+        for line in self._process.stdout:
+            self._lines.append(line)
 
 
 @contextlib.contextmanager
