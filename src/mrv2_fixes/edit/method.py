@@ -328,7 +328,7 @@ class Method:
         found = [at for at in _calls(node) if m.matches(at[0].func, called)]
         if len(found) != 1 or self._values().loads[name] != 1:
             self._drift(f"one call of {name}", f"{len(found)} of them, or it by another name")
-        if self._values().binds(name) or self._files.binds(self._file, name) != 1:
+        if self._values().binds(name) or self._files.binds(self._file, name) > 1:
             self._drift(f"{name} bound once, by the module", "it bound in another way")
         call, index = found[0]
         if not isinstance(node.body.body[index], cst.SimpleStatementLine):

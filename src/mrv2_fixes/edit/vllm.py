@@ -130,9 +130,9 @@ class Vllm:
         for definition in found:
             if definition.decorators or definition.keywords:
                 raise Drift(path, name, "a class as it is written", "a decorator or metaclass")
-            for special in SPECIAL:
-                if _methods(definition, special) != ([], False):
-                    raise Drift(path, name, "attributes that are what they are set to", special)
+            special = _special(definition)
+            if special:
+                raise Drift(path, name, "attributes that are what they are set to", special)
         return found[0] if found else None
 
     def definitions_in(self, path: str, owner: str, method: str) -> list[cst.FunctionDef]:
@@ -309,6 +309,20 @@ def _methods(owner: cst.ClassDef, name: str) -> tuple[list[cst.FunctionDef], boo
     body = owner.body.body
     found = [n for n in body if isinstance(n, cst.FunctionDef) and n.name.value == name]
     return found, any(_hidden(line, name, cst.FunctionDef) for line in body)
+
+
+@lru_cache(maxsize=256)
+def _special(owner: cst.ClassDef) -> str:
+    """The first of `SPECIAL` that a class has, or empty."""
+    for line in owner.body.body:
+        if isinstance(line, cst.FunctionDef | cst.ClassDef):
+            bound = [line.name.value]
+        else:
+            bound = [*_names(line)[0]]
+        for name in bound:
+            if name in SPECIAL:
+                return name
+    return ""
 
 
 def _hidden(line: cst.CSTNode, name: str, kind: type[cst.CSTNode]) -> bool:
