@@ -304,7 +304,7 @@ def _judge(
                 continue
             seen = before[subject][number]
             if seen.raised or (not seen.given and case.lengths):
-                complete = complete and not seen.raised
+                complete = False
                 continue
             verdicts_before.append(right(case, seen))
             if not right(case, after[subject][number]):

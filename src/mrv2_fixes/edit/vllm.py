@@ -175,7 +175,7 @@ class Vllm:
         )
 
     def setters(self, path: str, owner: str, attribute: str) -> Iterator[tuple[str, str]]:
-        """File and name of each method that sets ``self.`` `attribute`, in any class of `owner`'s.
+        """File and name of each method that may set `attribute` of self, in the classes of `owner`.
 
         Only of the file as it was read, since most have no such name and need not be searched.
         """
@@ -183,7 +183,9 @@ class Vllm:
         if attribute.encode() in self._files[path]:
             tree = ast.parse(self._files[path])
             for node in ast.walk(tree):
-                if isinstance(node, ast.FunctionDef) and f"self.{attribute}" in values.stores(node):
+                if isinstance(node, ast.FunctionDef) and (
+                    f"self.{attribute}" in values.stores(node) or values.by_string(node)
+                ):
                     yield path, node.name
         for base in self._bases(path, owner):
             yield from self.setters(*base, attribute)
