@@ -36,7 +36,7 @@ lint: setup
 
 test: setup
 	$(BIN)/python -m pytest -n auto tests/engine tests/program tests/mutation
-	$(BIN)/python -m pytest -n auto --dist loadgroup -v tests/serving
+	$(BIN)/python -m pytest -n auto -v tests/serving
 	$(BIN)/python -m pytest --durations=10 tests/proof
 
 test-fast: setup

@@ -1,7 +1,4 @@
-"""What the serving tests share: models with their reference, and vLLMs with the series in them.
-
-With `--dist loadgroup` the tests of one vLLM share a process, so that it is made once.
-"""
+"""What the serving tests share: models with their reference, and vLLMs with the series in them."""
 
 from __future__ import annotations
 

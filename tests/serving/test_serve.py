@@ -32,7 +32,6 @@ def assert_dies(server: Server, model: Model, slug: str) -> list[traffic.Answer]
     return answers
 
 
-@pytest.mark.xdist_group("published")
 @pytest.mark.parametrize("kind", ["lfm2", "granite"])
 def test_as_published_it_dies(
     published: engine.Environment, models: dict[str, Model], kind: str
@@ -42,7 +41,6 @@ def test_as_published_it_dies(
     assert not any(answer.token_ids for answer in answers)
 
 
-@pytest.mark.xdist_group("plugin")
 def test_without_the_gate_it_dies_when_a_request_joins(
     plugin: engine.Environment, models: dict[str, Model]
 ) -> None:
@@ -52,18 +50,11 @@ def test_without_the_gate_it_dies_when_a_request_joins(
 
 
 # By way: the version that the server says it has, and how many of its processes say what is in.
-WAYS = [
-    pytest.param(way, version, lines, marks=pytest.mark.xdist_group(way), id=way)
-    for way, version, lines in [
-        ("plugin", RELEASE, 3),
-        ("wheel", f"{RELEASE}+mrv2.1", 0),
-        ("apply", RELEASE, 0),
-    ]
-]
+WAYS = [("plugin", RELEASE, 3), ("wheel", f"{RELEASE}+mrv2.1", 0), ("apply", RELEASE, 0)]
 
 
 @pytest.mark.parametrize("kind", ["lfm2", "granite"])
-@pytest.mark.parametrize(("way", "version", "lines"), WAYS)
+@pytest.mark.parametrize(("way", "version", "lines"), WAYS, ids=[way for way, _, _ in WAYS])
 def test_it_answers_with_transformers_tokens(
     request: pytest.FixtureRequest,
     models: dict[str, Model],

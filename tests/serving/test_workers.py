@@ -13,7 +13,7 @@ from mrv2_fixes.targets import folder
 
 from .conftest import RELEASE, Model, run
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("plugin")]
+pytestmark = pytest.mark.engine
 
 HYBRID = "vllm/v1/worker/gpu/model_states/mamba_hybrid.py"
 VARIABLES = {
