@@ -51,6 +51,8 @@ verify: setup
 bench: setup
 	$(BIN)/python benchmarks/reach.py
 	$(BIN)/python benchmarks/in_place.py
+	$(BIN)/python benchmarks/hook.py
+	$(BIN)/python benchmarks/wheel.py
 
 # SEED is the first; the same seeds give the same copies.
 mutation: setup
