@@ -11,7 +11,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, ModuleType
 
@@ -43,11 +43,13 @@ class Source:
 class Finder(importlib.abc.MetaPathFinder):
     """Takes what the finders behind it find for the modules `sources`, with another loader.
 
+    say: is called when a module is about to be loaded.
     loaded: SHA-256 of the text of each module that was loaded through it, by module name.
     """
 
-    def __init__(self, sources: Mapping[str, Source]) -> None:
+    def __init__(self, sources: Mapping[str, Source], say: Callable[[], None]) -> None:
         self.sources = sources
+        self.say = say
         self.loaded: dict[str, str] = {}
 
     def find_spec(
@@ -66,24 +68,25 @@ class Finder(importlib.abc.MetaPathFinder):
                 continue
             if type(spec.loader) is not importlib.machinery.SourceFileLoader:
                 raise NotServed(f"{fullname}: {finder} gives a loader of its own for it: remove it")
-            spec.loader = _Loader(fullname, spec.loader.path, source, self.loaded)
+            spec.loader = _Loader(fullname, spec.loader.path, source, self)
             return spec
         return None
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    def __init__(self, name: str, path: str, source: Source, loaded: dict[str, str]) -> None:
+    def __init__(self, name: str, path: str, source: Source, finder: Finder) -> None:
         super().__init__(name, path)
         self._source = source
-        self._loaded = loaded
+        self._finder = finder
 
     def get_code(self, fullname: str) -> CodeType:
         """The code of the planned text, compiled anew."""
+        self._finder.say()
         text = self._text()
         served = self._source.text is not None
         place = f"{PLACE}/{self._source.path}" if served else self.path
         code: CodeType = compile(text, place, "exec", dont_inherit=True)
-        self._loaded[fullname] = known.digest(text)
+        self._finder.loaded[fullname] = known.digest(text)
         return code
 
     def get_source(self, fullname: str) -> str | None:
@@ -98,9 +101,9 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return on_disk if self._source.text is None else self._source.text
 
 
-def install(sources: Mapping[str, Source]) -> Finder:
-    """Put a finder for `sources` in front of the others."""
-    finder = Finder(sources)
+def install(sources: Mapping[str, Source], say: Callable[[], None]) -> Finder:
+    """Put a finder for `sources` in front of the others; see there."""
+    finder = Finder(sources, say)
     sys.meta_path.insert(0, finder)
     if sys.version_info < (3, 13) and sys.excepthook is sys.__excepthook__:
         # Before 3.13 the hook is written in C and looks for lines in files alone.

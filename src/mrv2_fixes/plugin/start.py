@@ -5,11 +5,12 @@ Nothing is written, and of vLLM only files are read.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -59,6 +60,8 @@ class Started:
 
 
 started: Started | None = None
+_said = 0
+"""The process that has said what it runs."""
 
 
 def start() -> None:
@@ -72,6 +75,15 @@ def start() -> None:
         return
     chosen = settings.read(os.environ)
     started = Started(chosen) if chosen.mode is Mode.OFF else _start(chosen)
+    say()
+
+
+def say() -> None:
+    """Log what this process runs, once; a forked one has it from the process that it came from."""
+    global _said
+    if started is None or _said == os.getpid():
+        return
+    _said = os.getpid()
     for slug, problem in started.left_out.items():
         logger.warning("mrv2-fixes: %s is NOT in this process: %s", slug, problem.why)
     logger.info("%s", summary(started))
@@ -101,7 +113,7 @@ def _start(chosen: Settings) -> Started:
         for path in files
         if module(path) not in early
     }
-    return Started(chosen, target, made, hook.install(sources), left_out)
+    return Started(chosen, target, made, hook.install(sources, say), left_out)
 
 
 def vllm() -> Target:
@@ -109,7 +121,30 @@ def vllm() -> Target:
     spec = importlib.util.find_spec("vllm")
     if spec is None or spec.origin is None:
         raise TargetUnusable("no vLLM in this Python")
-    return folder.read(Path(spec.origin).parent.parent)
+    found = folder.read(Path(spec.origin).parent.parent)
+    return dataclasses.replace(found, files=_Once(found.files))
+
+
+class _Once(Mapping[str, bytes]):
+    """Files that are read once, so that what is planned and what is expected are the same."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+        self._read: dict[str, bytes] = {}
+
+    def __getitem__(self, path: str) -> bytes:
+        if path not in self._read:
+            self._read[path] = self._files[path]
+        return self._read[path]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._read or path in self._files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
 
 
 def touched(patches: Iterable[Patch], target: Target) -> list[str]:
