@@ -61,7 +61,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
     affects: version specifier of the releases that need it and that it is proven on.
     requires: slugs of patches that must be in for this one to be of use.
     touches: the files of vLLM that it changes.
-    adds: the files that it adds to vLLM, at the path that they get there.
+    adds: the tests that it adds to vLLM's repository, at the path that they get there.
     date: author date of the commit, unless git's environment says otherwise.
     removal: when the patch can go.
     differs_from_upstream: why it does, or empty.
@@ -203,6 +203,10 @@ def _patch(folder: Path) -> Patch:
             SpecifierSet(specifier)
     except InvalidSpecifier as error:
         raise SeriesError(f"{folder / 'patch.toml'}: {error}") from error
+    outside = [path for path in header.adds if not path.startswith("tests/")]
+    if outside:
+        # What is installed is the files that a plan changes.
+        raise SeriesError(f"{folder / 'patch.toml'}: adds {', '.join(outside)}: only tests can be")
     return Patch(folder.name, header, folder)
 
 

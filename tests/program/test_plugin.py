@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,8 @@ HYBRID = f"{PACKAGE}/model_states/mamba_hybrid.py"
 MODULE = "vllm.v1.worker.gpu.model_states.mamba_hybrid"
 BATCH, FORWARD, GATE = (patch.slug for patch in series.load().core)
 AFFECTED = ["0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0"]
+
+BOUND = "seq_lens_cpu_upper_bound=None"
 
 # What every script begins with. `spec` is what an import of the module would get; the module itself
 # needs all of vLLM, which test_serving has.
@@ -78,6 +81,11 @@ def newer(root: Path) -> None:
     metadata.write_text("Metadata-Version: 2.4\nName: vllm\nVersion: 0.99.0\n\n")
 
 
+def interrupt(root: Path) -> None:
+    """A release in which an `mrv2 apply` has begun, and has not been finished."""
+    (root / "vllm" / ".mrv2-fixes.journal").write_text("{}")
+
+
 def apply(root: Path, *slugs: str) -> None:
     target = folder.read(root)
     made = plan.make(series.load().select(slugs), target.files, version=target.version)
@@ -126,6 +134,8 @@ STARTS = [
     ("drifted, warn", drift, "warn", 0, f"WARNING mrv2-fixes: {GATE} is NOT in this process"),
     ("the rest under warn", drift, "warn", 0, f"unknown base: {BATCH} base, {FORWARD} import hook"),
     ("drifted, not selected", drift, FORWARD, 0, f"{FORWARD} import hook"),
+    ("an interrupted apply", interrupt, "", 1, "run mrv2 apply or mrv2 revert there"),
+    ("the same under warn", interrupt, "warn", 1, "run mrv2 apply or mrv2 revert there"),
     ("in the files already", apply, "", 0, f"{FORWARD} base, {GATE} base"),
 ]
 
@@ -270,17 +280,35 @@ def test_the_package_registers_with_vllm_by_the_name_that_it_says() -> None:
     assert point.load() is plugin.load
 
 
+def a_report(**modules: str | None) -> dict[str, Any]:
+    """What a worker would say of modules, by name the hash of what was loaded."""
+    loaded = {
+        name: {"loaded": "import hook" if sha256 else "not yet", "sha256": sha256}
+        for name, sha256 in modules.items()
+    }
+    waiting = not any(modules.values())
+    patch = {"state": "needed" if waiting else "applied", "note": running.WAITING * waiting}
+    return {"pid": id(modules), "plugin": "strict", "modules": loaded, "patches": {GATE: patch}}
+
+
 def test_workers_that_differ_are_named() -> None:
-    report = {"pid": 1, "plugin": "strict", "modules": {MODULE: {"sha256": "a"}}}
-    same = {**report, "pid": 2}
-    assert mrv2_fixes.compare([report, same]) == report
-    other = {**report, "modules": {MODULE: {"sha256": "b"}}}
-    missing = {"pid": 3, "plugin": "strict", "modules": {}}
+    first, same = a_report(hybrid="a"), a_report(hybrid="a")
+    assert mrv2_fixes.compare([first, same]) == first
+    other, off = a_report(hybrid="b"), {**same, "plugin": "off"}
     with pytest.raises(running.Mismatch) as raised:
-        mrv2_fixes.compare([report, same, other, missing])
-    assert f"rank 2 has modules {MODULE} sha256 'b' (rank 0: 'a')" in str(raised.value)
-    assert "rank 3 has" in str(raised.value)
+        mrv2_fixes.compare([first, same, other, off])
+    assert "rank 2 has modules hybrid sha256 'b' (rank 0: 'a')" in str(raised.value)
+    assert "rank 3 has plugin 'off' (rank 0: 'strict')" in str(raised.value)
     assert "rank 1 has" not in str(raised.value)
+
+
+def test_a_worker_that_has_no_use_for_a_module_is_no_other() -> None:
+    """Of pipeline parallel workers only the last imports the speculator."""
+    reports = [a_report(hybrid="a", speculator=None), a_report(hybrid="a", speculator="b")]
+    assert mrv2_fixes.compare(reports) == reports[0]
+    assert mrv2_fixes.compare([a_report(hybrid=None), a_report(hybrid="a")])
+    with pytest.raises(running.Mismatch):
+        mrv2_fixes.compare([a_report(hybrid="b", speculator=None), reports[1]])
 
 
 # Variables of the environment; the exit status; what `status` says of a server started there.
@@ -301,6 +329,18 @@ def test_status_says_what_a_server_started_here_would_run(
     done = mrv2("status", env={"PYTHONPATH": str(published("0.24.0")), **variables})
     assert done.returncode == status, done.stderr
     assert says in done.stdout + done.stderr
+
+
+def test_status_leaves_out_what_a_server_leaves_out(source: Source, mrv2: Mrv2) -> None:
+    """Also what requires a patch that does not fit."""
+    root = source("0.24.0")
+    path = root / HYBRID
+    path.write_text(
+        path.read_text().replace("dcp_local_seq_lens=", f"{BOUND}, dcp_local_seq_lens=")
+    )
+    done = mrv2("status", env={"PYTHONPATH": str(root), "MRV2_FIXES": "warn"})
+    assert f"starts, and nothing to do; NOT in: {FORWARD}, {GATE}" in done.stdout
+    assert done.returncode == 3
 
 
 def test_status_says_that_a_server_would_not_start(source: Source, mrv2: Mrv2) -> None:

@@ -105,6 +105,14 @@ def test_a_broken_series_is_named(copy: Path, file: str, text: str, says: str) -
         series.load(copy)
 
 
+def test_a_patch_that_adds_what_would_not_be_installed_is_an_error(copy: Path) -> None:
+    """A way of delivery that left the file out would still say that the patch is applied."""
+    path = copy / "patches" / "gate-speculative-tensors" / "patch.toml"
+    path.write_text(path.read_text().replace("adds = [", 'adds = ["vllm/v1/worker/gpu/new.py",'))
+    with pytest.raises(SeriesError, match="adds vllm/v1/worker/gpu/new.py: only tests can be"):
+        series.load(copy)
+
+
 def test_two_patches_at_odds_are_an_error() -> None:
     """A later patch that takes an earlier one's change back is found when the plan is read back."""
     source = {

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
-from mrv2_fixes import plan
 from mrv2_fixes.plan import State
 from mrv2_fixes.plugin import NAME, settings, start
 from mrv2_fixes.plugin.settings import Mode
@@ -17,16 +16,16 @@ GROUP = "vllm.general_plugins"
 
 @dataclass(frozen=True)
 class Forecast:
-    """says: one line for people. served: slugs that the import hook would bring in."""
+    """says: one line for people. served: slugs that the import hook would bring in, in order."""
 
     says: str
-    served: frozenset[str] = frozenset()
+    served: tuple[str, ...] = ()
 
 
 def forecast(target: Target, environ: Mapping[str, str]) -> Forecast | None:
     """None when the plugin is not installed in this Python.
 
-    Raises WrongCall for a wrong `MRV2_FIXES`.
+    Raises WrongCall for a wrong `MRV2_FIXES`, TargetUnusable for a file that cannot be read.
     """
     if not any(point.name == NAME for point in metadata.entry_points(group=GROUP)):
         return None
@@ -36,16 +35,10 @@ def forecast(target: Target, environ: Mapping[str, str]) -> Forecast | None:
     chosen = settings.read(environ)
     if chosen.mode is Mode.OFF:
         return Forecast(f"starts as its files are: {settings.VARIABLE}=off")
-    made = plan.quick(chosen.patches, target.files, version=target.version, record=target.record())
-    found = start.problems(made)
-    if found and chosen.mode is Mode.STRICT:
-        return Forecast(f"does not start: {', '.join(found)}: neither in nor unnecessary")
-    served = frozenset(
-        step.patch.slug
-        for step in made.steps
-        if step.state is State.NEEDED
-        and not found.keys() & {step.patch.slug, *step.patch.header.requires}
-    )
-    hooked = f"the import hook brings in {', '.join(sorted(served))}" if served else "nothing to do"
-    without = f"; NOT in: {', '.join(found)}" if found else ""
+    made, left_out = start.decide(chosen, target)
+    if left_out and chosen.mode is Mode.STRICT:
+        return Forecast(f"does not start: {', '.join(left_out)}: neither in nor unnecessary")
+    served = tuple(step.patch.slug for step in made.steps if step.state is State.NEEDED)
+    hooked = f"the import hook brings in {', '.join(served)}" if served else "nothing to do"
+    without = f"; NOT in: {', '.join(left_out)}" if left_out else ""
     return Forecast(f"starts, and {hooked}{without}", served)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from importlib import metadata
 from typing import Any
 
@@ -13,6 +13,9 @@ from mrv2_fixes.errors import Mrv2Error, WrongCall
 from mrv2_fixes.plan import Plan, State, Step
 from mrv2_fixes.plugin import start
 from mrv2_fixes.targets import Target
+
+NOT_YET = "not yet"
+WAITING = "not imported yet"
 
 
 class Mismatch(Mrv2Error):
@@ -65,7 +68,7 @@ def _by_files(target: Target) -> Plan:
 def _loaded(name: str, loaded: Mapping[str, str]) -> str:
     if name in loaded:
         return "import hook"
-    return "unseen" if name in sys.modules else "not yet"
+    return "unseen" if name in sys.modules else NOT_YET
 
 
 def _patch(step: Step, made: Plan, target: Target, loaded: Mapping[str, str]) -> dict[str, str]:
@@ -84,7 +87,7 @@ def _patch(step: Step, made: Plan, target: Target, loaded: Mapping[str, str]) ->
     unseen = [name for name in planned if _loaded(name, loaded) == "unseen"]
     served = [name for name in planned if loaded.get(name) == planned[name]]
     if unseen or not served:
-        note = f"{', '.join(unseen)} imported without the hook" if unseen else "not imported yet"
+        note = f"{', '.join(unseen)} imported without the hook" if unseen else WAITING
         return {"state": State.NEEDED.value, "how": "", "note": note}
     return {"state": State.APPLIED.value, "how": "import hook", "note": ""}
 
@@ -92,15 +95,17 @@ def _patch(step: Step, made: Plan, target: Target, loaded: Mapping[str, str]) ->
 def compare(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What all of `reports` say, in the order of ranks; `pid` is that of rank 0.
 
-    Raises Mismatch when one says something else than that of rank 0, WrongCall when there is none.
+    A module that one of them has not imported yet tells nothing: of pipeline parallel workers only
+    the last has a speculator. Raises Mismatch when one says something else than that of rank 0,
+    WrongCall when there is none.
     """
     if not reports:
         raise WrongCall("no reports to compare: is the engine up?")
     first = reports[0]
     different = [
-        f"rank {rank} has {_difference(first, other)}"
+        f"rank {rank} has {difference}"
         for rank, other in enumerate(reports)
-        if _difference(first, other)
+        if (difference := _difference(first, other))
     ]
     if different:
         raise Mismatch(f"the workers do not run the same: {'; '.join(different)}")
@@ -109,7 +114,8 @@ def compare(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _difference(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The entries in which `other` differs, in one line."""
-    ours, theirs = _flat(first), _flat(other)
+    waiting = _waiting(first) | _waiting(other)
+    ours, theirs = (_flat(report, waiting) for report in (first, other))
     return ", ".join(
         f"{name} {theirs.get(name)!r} (rank 0: {ours.get(name)!r})"
         for name in sorted((ours.keys() | theirs.keys()) - {"pid"})
@@ -117,12 +123,23 @@ def _difference(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     )
 
 
-def _flat(report: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A report with nested names joined, as `patches batch-max-seq-len state`."""
+def _waiting(report: Mapping[str, Any]) -> set[str]:
+    """The modules that are not imported, and the patches of which no module is."""
+    modules = {name for name, module in report["modules"].items() if module["loaded"] == NOT_YET}
+    return modules | {slug for slug, one in report["patches"].items() if one["note"] == WAITING}
+
+
+def _flat(report: Mapping[str, Any], without: Set[str], prefix: str = "") -> dict[str, Any]:
+    """A report with nested names joined, as `patches batch-max-seq-len state`.
+
+    without: names of entries that are left out.
+    """
     flat: dict[str, Any] = {}
     for name, value in report.items():
+        if name in without:
+            continue
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name} ")
+            flat |= _flat(value, without, f"{prefix}{name} ")
         else:
             flat[f"{prefix}{name}"] = value
     return flat

@@ -67,8 +67,9 @@ _said = 0
 def start() -> None:
     """Bring the selected fixes into this process, once however often it is called.
 
-    Raises Refused when one cannot be brought in, WrongCall for a wrong `MRV2_FIXES`; under `warn`
-    only the latter.
+    Raises Refused when one cannot be brought in, unless under `warn`; WrongCall for a wrong
+    `MRV2_FIXES`, TargetUnusable when an `mrv2 apply` was interrupted there or a file cannot be
+    read, also under `warn`.
     """
     global started
     if started is not None:
@@ -93,14 +94,30 @@ def _start(chosen: Settings) -> Started:
     target = vllm()
     files = touched(chosen.patches, target)
     early = {module(path) for path in files} & sys.modules.keys()
+    made, left_out = decide(chosen, target, early)
+    if left_out and chosen.mode is Mode.STRICT:
+        raise Refused(refusal(left_out, target))
+    sources = {
+        module(path): hook.Source(path, known.digest(target.files[path]), made.after.get(path))
+        for path in files
+        if module(path) not in early
+    }
+    return Started(chosen, target, made, hook.install(sources, say), left_out)
+
+
+def decide(
+    chosen: Settings, target: Target, early: Set[str] = frozenset()
+) -> tuple[Plan, dict[str, Problem]]:
+    """The plan of the selected patches that can be brought in, and by slug why the others cannot.
+
+    early: modules that were imported before the hook was there.
+    """
     patches, left_out = chosen.patches, dict[str, Problem]()
     while True:
         made = plan.quick(patches, target.files, version=target.version, record=target.record())
-        found = problems(made, early)
+        found = _problems(made, early)
         if not found:
-            break
-        if chosen.mode is Mode.STRICT:
-            raise Refused(refusal(found, target))
+            return made, left_out
         left_out |= found
         for step in made.steps:
             missing = sorted(left_out.keys() & set(step.patch.header.requires))
@@ -108,12 +125,6 @@ def _start(chosen: Settings) -> Started:
                 problem = Problem(step.state, f"requires {', '.join(missing)}")
                 left_out.setdefault(step.patch.slug, problem)
         patches = tuple(patch for patch in patches if patch.slug not in left_out)
-    sources = {
-        module(path): hook.Source(path, known.digest(target.files[path]), made.after.get(path))
-        for path in files
-        if module(path) not in early
-    }
-    return Started(chosen, target, made, hook.install(sources, say), left_out)
 
 
 def vllm() -> Target:
@@ -158,11 +169,8 @@ def module(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def problems(made: Plan, early: Set[str] = frozenset()) -> dict[str, Problem]:
-    """By slug, what keeps a patch out.
-
-    early: modules that were imported before the hook was there.
-    """
+def _problems(made: Plan, early: Set[str]) -> dict[str, Problem]:
+    """By slug, what keeps a patch out; not that it requires one that is kept out."""
     found = {}
     for step in made.steps:
         late = sorted(

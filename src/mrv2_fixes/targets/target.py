@@ -60,7 +60,7 @@ class Target:
         if transaction.JOURNAL in self.files:
             raise TargetUnusable(
                 f"{self.where}: an mrv2 apply or revert is at work there, or was interrupted: "
-                "if none is running, run it again, and it finishes"
+                "if none is, run mrv2 apply or mrv2 revert there, and it finishes"
             )
         if record.PATH not in self.files:
             return None
