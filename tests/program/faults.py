@@ -301,11 +301,14 @@ def kill(bench: Bench, how: str, at: int) -> str:
         assert state in ("old", "new"), (bench.action.__name__, how, at, state)
         # The next command may be either.
         other = revert if bench.action is apply else apply
-        for action, wanted in ((bench.action, "new"), (other, "old"))[:: 1 if at % 2 else -1]:
+        ahead = [(bench.action, bench.after), (other, bench.before)]
+        for action, tree in ahead[:: 1 if at % 2 else -1]:
             run_ = run(action, root)
             assert not run_.error, run_.error
-            back = bench.state(root) if bench.action is apply else None
-            assert back in (None, wanted), (bench.action.__name__, how, at, back)
+            # What is applied has the time of the clock, what is reverted its own.
+            found, meant = (snapshot(one, times=action is revert) for one in (root, tree))
+            differ = sorted({path for path, _ in {*found.items()} ^ {*meant.items()}})
+            assert not differ, (bench.action.__name__, how, at, action.__name__, differ)
         return f"{left}, then {state}"
 
 
