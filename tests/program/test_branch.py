@@ -318,6 +318,11 @@ def existing_below(root: Path) -> Path:
     return root
 
 
+def neighbour(root: Path) -> Path:
+    git(root, "branch", "fixes/one")
+    return root
+
+
 def switched(root: Path) -> Path:
     git(root, "switch", "-q", "-c", "other")
     git(root, "switch", "-q", "main")
@@ -363,7 +368,10 @@ def without_blobs(root: Path) -> Path:
 
 ANSWERS = [
     (existing, (), 2, "give another --name, or delete it: git branch -D mrv2-fixes-0.24.0"),
-    (existing_below, (), 2, "there is a branch mrv2-fixes-0.24.0"),
+    (existing_below, (), 2, "there is a branch mrv2-fixes-0.24.0/mine, and git keeps no branch"),
+    (neighbour, ("--name", "fixes"), 2, "there is a branch fixes/one, and "),
+    (neighbour, ("--name", "fixes/one"), 2, "or delete it: git branch -D fixes/one"),
+    (neighbour, ("--name", "fixes/one/two"), 2, "there is a branch fixes/one, and "),
     (existing, ("--name", "a..b"), 2, "git takes no branch of that name"),
     (existing, ("--name", "-b"), 2, "git takes no branch of that name"),
     (existing, ("--name", "HEAD"), 2, "git takes no branch of that name"),
@@ -460,6 +468,8 @@ SAID = [
     (newer, (), 0, "no branch to write: batch-max-seq-len upstream, "),
     (on_another_base, ("--base", "v0.24.0"), 2, "read at v0.24.0, "),
     (existing, ("--name", "mine"), 2, "mine, on "),
+    (neighbour, ("--name", "fixes/two"), 2, "fixes/two, on "),
+    (neighbour, ("--name", "fixes/on"), 2, "fixes/on, on "),
     (existing, ("--name", "mine", "--patch", "forward-seq-lens-cpu-upper-bound"), 1, "mine, on "),
 ]
 

@@ -20,6 +20,7 @@ from mrv2_fixes.targets import clone
 class Branch:
     """A branch as written.
 
+    name: as `git branch` gives it, without `refs/heads/`.
     commits: id and subject of each, oldest first.
     notes: one line each that a reader must know.
     """
@@ -67,11 +68,32 @@ def _check(target: clone.Clone, name: str) -> None:
         git.run("check-ref-format", "--branch", name, folder=target.path)
     except git.GitError as error:
         raise WrongCall(f"{name!r}: git takes no branch of that name: give another") from error
-    if git.run("for-each-ref", f"refs/heads/{name}", folder=target.path):
+    found = _in_the_way(target, name)
+    if found == name:
         raise WrongCall(
             f"{target.where}: there is a branch {name}: give another --name, "
             f"or delete it: git branch -D {name}"
         )
+    if found:
+        raise WrongCall(
+            f"{target.where}: there is a branch {found}, and git keeps no branch {name} beside it: "
+            "give another --name"
+        )
+
+
+def _in_the_way(target: clone.Clone, name: str) -> str:
+    """The branch of that name, else one below it or above it; empty when there is none.
+
+    To git a branch is a file below `refs/heads/`, so none can be a folder of others.
+    """
+    # With one part of a name git gives the branch of that name and all below it.
+    top = f"refs/heads/{name.partition('/')[0]}"
+    listed = git.run("for-each-ref", "--format=%(refname)", top, folder=target.path)
+    for ref in listed.decode(errors="surrogateescape").splitlines():
+        found = ref.removeprefix("refs/heads/")
+        if f"{found}/".startswith(f"{name}/") or f"{name}/".startswith(f"{found}/"):
+            return found
+    return ""
 
 
 def _notes(target: clone.Clone, who: commits.Identity) -> Iterator[str]:
