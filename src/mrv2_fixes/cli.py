@@ -169,7 +169,7 @@ def branch(clone: Path, slugs: tuple[str, ...], group: str, base: str, name: str
         progress(f"{opened.where}: no branch to write: {commits.states(made)}")
         return 0
     written = deliver.write(made, opened, name)
-    click.echo(f"{written.name}, on {opened.commit[:12]} ({printing.base(made, opened)})")
+    click.echo(f"{written.name}, on {opened.commit[:12]} ({made.base(opened.version)})")
     for commit, subject in written.commits:
         click.echo(f"  {commit[:12]} {subject}")
     for note in written.notes:
@@ -224,7 +224,7 @@ def _fitting(opened: targets.Target, slugs: tuple[str, ...], group: str) -> plan
     if made.drifted():
         details = dict.fromkeys(step.detail for step in made.drifted())
         raise errors.Drifted(f"{opened.where}: {'; '.join(details)}")
-    for note in (opened.note, *(f"{slug}: {note}" for slug, note in printing.notes(made).items())):
+    for note in (opened.note, *(f"{slug}: {note}" for slug, note in made.notes().items())):
         if note:
             progress(note)
     return made

@@ -64,6 +64,23 @@ class Plan(msgspec.Struct, frozen=True):
         """The steps that keep the plan from being delivered."""
         return [step for step in self.steps if step.state in (State.DRIFTED, State.TAMPERED)]
 
+    def base(self, version: str | None) -> str:
+        """What the base is, in words; `version` is what it says it is, None when it does not."""
+        if self.release is None:
+            says = f"says {version}" if version else "does not say its version"
+            return f"unknown base: it {says}, and its files are those of no published release"
+        says = f", says {version}" if version not in (None, self.release) else ""
+        return f"files of {self.release}{says}"
+
+    def notes(self) -> dict[str, str]:
+        """Slug to what has to be said of it, for patches where there is something."""
+        said = {step.patch.slug: step.detail for step in self.steps if step.detail}
+        for step in self.steps:
+            affects = step.patch.header.affects
+            if step.state is State.NEEDED and self.release and not step.patch.affects(self.release):
+                said[step.patch.slug] = f"proven on {affects} only, which {self.release} is not"
+        return said
+
 
 def make(
     patches: Sequence[Patch],

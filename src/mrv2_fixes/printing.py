@@ -30,14 +30,14 @@ COLOURS = {
 
 def print_status(plan: Plan, target: Target) -> None:
     """What a vLLM has and needs, for people."""
-    click.echo(f"{target.where} ({target.kind}): {base(plan, target)}")
+    click.echo(f"{target.where} ({target.kind}): {plan.base(target.version)}")
     if target.note:
         click.echo(target.note)
     width = max(len(step.patch.slug) for step in plan.steps)
     for step in plan.steps:
         state = click.style(step.state.value, fg=COLOURS[step.state])
         click.echo(f"  {step.patch.slug:<{width}}  {state}")
-    for slug, note in notes(plan).items():
+    for slug, note in plan.notes().items():
         click.echo(f"{slug}: {note}")
 
 
@@ -65,37 +65,18 @@ def print_cells(cells: Sequence[Cell], patches: Sequence[Patch], releases: Seque
     click.echo(f"{sum(cell.proven for cell in cells)} of {len(cells)} proven")
 
 
-def base(plan: Plan, target: Target) -> str:
-    """What the target is, in words."""
-    if plan.release is None:
-        says = f"says {target.version}" if target.version else "does not say its version"
-        return f"unknown base: it {says}, and its files are those of no published release"
-    says = f", says {target.version}" if target.version not in (None, plan.release) else ""
-    return f"files of {plan.release}{says}"
-
-
-def notes(plan: Plan) -> dict[str, str]:
-    """Slug to what has to be said of it, for patches where there is something."""
-    said = {step.patch.slug: step.detail for step in plan.steps if step.detail}
-    for step in plan.steps:
-        affects = step.patch.header.affects
-        if step.state is State.NEEDED and plan.release and not step.patch.affects(plan.release):
-            said[step.patch.slug] = f"proven on {affects} only, which {plan.release} is not"
-    return said
-
-
 def data(plan: Plan, target: Target) -> dict[str, Any]:
     """The same for machines."""
     return {
         "target": {"kind": target.kind, "where": target.where, "version": target.version},
         "release": plan.release,
-        "base": base(plan, target),
+        "base": plan.base(target.version),
         "note": target.note,
         "patches": [
             {
                 "patch": step.patch.slug,
                 "state": step.state.value,
-                "note": notes(plan).get(step.patch.slug, ""),
+                "note": plan.notes().get(step.patch.slug, ""),
             }
             for step in plan.steps
         ],

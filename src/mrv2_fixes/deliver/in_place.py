@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from mrv2_fixes import printing, series, targets
+from mrv2_fixes import series, targets
 from mrv2_fixes.deliver import transaction
 from mrv2_fixes.deliver.site import Site
 from mrv2_fixes.deliver.transaction import Change
@@ -45,7 +45,7 @@ def apply(name: str | None, patches: Sequence[Patch], progress: Progress) -> Don
     with _open(name, progress) as site:
         wanted = _patches({*site.slugs, *(patch.slug for patch in patches)})
         made = _plan(site, wanted)
-        for slug, note in printing.notes(made).items():
+        for slug, note in made.notes().items():
             progress(f"{slug}: {note}")
         changed = _bring(site, "apply", made)
         # What was planned for has been read back, and stands there.
