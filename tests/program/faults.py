@@ -27,6 +27,7 @@ from mrv2_fixes import known, series, targets
 from mrv2_fixes.deliver import in_place, listing, transaction
 from mrv2_fixes.errors import Mrv2Error, TargetUnusable
 from mrv2_fixes.maintain import sources
+from mrv2_fixes.record import NOTED
 
 RELEASE = "0.22.1"  # its core changes three files, in two folders
 # Whatever the os module has that changes a file, so that none is forgotten when it comes into use.
@@ -132,7 +133,8 @@ class Fault:
     """What happens at the n-th call that writes, counted from 1.
 
     how: "kill before", "kill midway" (of a write, half of which is written), "kill after",
-    "interrupt" (Ctrl-C), "edit" (somebody adds to the file `edited`), or the name of an errno.
+    "interrupt" (Ctrl-C), "terminate" (SIGTERM), "edit" (somebody adds to the file `edited`), or the
+    name of an errno.
     lasting: the errno comes up in every later call too, of those in which it can.
     """
 
@@ -171,6 +173,8 @@ def run(action: Action, root: Path, fault: Fault | None = None) -> Ended:
                     said = str(error)
                 except KeyboardInterrupt:
                     said = "stopped"
+                except SystemExit as ended:
+                    said = str(ended.code or "")
                 for_real()
                 out.write(f"end\t{said}\n")
             status = 0
@@ -230,6 +234,8 @@ def _strike(
         os.kill(os.getpid(), signal.SIGKILL)
     if fault.how == "interrupt":
         raise KeyboardInterrupt
+    if fault.how == "terminate":
+        os.kill(os.getpid(), signal.SIGTERM)
     if fault.edited is not None:
         descriptor = real["open"](fault.edited, os.O_WRONLY | os.O_APPEND)
         real["write"](descriptor, EDIT)
@@ -327,7 +333,7 @@ def _seen_by_a_reader(bench: Bench, root: Path) -> str:
 
 def _is_own(path: str) -> bool:
     """Not what is staged beside its place."""
-    return not path.endswith((transaction.NOTED, ".mrv2-fixes"))
+    return not path.endswith((NOTED, ".mrv2-fixes"))
 
 
 def fail(bench: Bench, name: str, lasting: bool, at: int) -> str:
@@ -351,13 +357,13 @@ def fail(bench: Bench, name: str, lasting: bool, at: int) -> str:
         return f"said to be left to the next, then {state}"
 
 
-def interrupt(bench: Bench, at: int) -> str:
-    """Press Ctrl-C, or send SIGTERM, which `mrv2` turns into an exception as well."""
+def interrupt(bench: Bench, at: int, last: int) -> str:
+    """Press Ctrl-C; all is taken back, but at the `last` call, when all is done."""
     with bench.begun() as root:
         ended = run(bench.action, root, Fault(at, "interrupt"))
         state = bench.state(root)
         assert ended.error == "stopped"
-        if at < len(calls(bench)):
+        if at < last:
             assert state == "old", (bench.action.__name__, at, state)
         return f"stopped, {state}"
 
@@ -398,7 +404,7 @@ def tried(bench: Bench, fault: str) -> Counter[str]:
             if fault != "kill midway" or name == "write"
         )
     if fault == "interrupt":
-        return Counter(interrupt(bench, at) for at, _ in named)
+        return Counter(interrupt(bench, at, len(named)) for at, _ in named)
     if fault == "a file edited":
         path = sorted(series.load().core[0].header.touches)[2]
         return Counter(edit(bench, path, at) for at, _ in named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mrv2_fixes import cli, record
 from mrv2_fixes.deliver import transaction
 
 from . import faults
@@ -96,6 +98,42 @@ assert len(seen) > 20
         assert done.returncode == 0
 
 
+def command(root: Path) -> None:
+    """`mrv2 apply ROOT`."""
+    sys.argv = ["mrv2", "apply", str(root)]
+    cli.main()
+
+
+def test_sigterm_on_the_way_changes_nothing(benches: dict[str, Bench]) -> None:
+    """As from what ends a job or a container."""
+    bench = benches["apply"]
+    names = [name for name, _ in faults.calls(bench)]
+    with bench.begun() as root:
+        last = len(names) - names[::-1].index("rename")
+        ended = faults.run(command, root, faults.Fault(last, "terminate"))
+        assert ended.error == "mrv2: stopped"
+        assert bench.state(root) == "old"
+
+
+def test_the_lock_is_that_of_the_folder_which_stands_there(tmp_path: Path) -> None:
+    """Also when an installer puts another one there while this waits."""
+    folder = tmp_path / "vllm"
+    folder.mkdir()
+    holder = os.open(folder, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+
+    def waiting() -> None:
+        folder.rename(tmp_path / "old")
+        folder.mkdir()
+        os.close(holder)
+
+    with transaction.locked(folder, waiting):
+        other = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+
+
 def test_a_reader_is_told_of_what_is_unfinished(benches: dict[str, Bench], mrv2: Mrv2) -> None:
     bench = benches["apply"]
     names = [name for name, _ in faults.calls(bench)]
@@ -153,7 +191,7 @@ def test_a_journal_that_came_with_the_tree_reaches_nothing_outside(
     with benches["apply"].begun() as root:
         (root.parent / "outside.py").write_text("")
         (root / "vllm" / "link").symlink_to("../..")
-        (root / transaction.JOURNAL).write_bytes(journal)
+        (root / record.JOURNAL).write_bytes(journal)
         done = mrv2("apply", root)
         assert done.returncode == 4
         assert says in done.stderr
