@@ -4,9 +4,27 @@ from __future__ import annotations
 
 import msgspec
 
-from mrv2_fixes.deliver.transaction import File
-
 PATH = "vllm/.mrv2-fixes.json"
+# There while files change; `mrv2_fixes.deliver.transaction` says what for.
+JOURNAL = "vllm/.mrv2-fixes.journal"
+NOTED = f"{JOURNAL}.new"
+
+
+class File(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file as it stands on disk.
+
+    content: what a reader gets, also through a link.
+    mode: permission bits; of a link, those of what it leads to.
+    mtime_ns: nanoseconds since the epoch; of a link, its own.
+    owner: user and group id.
+    link: what a symbolic link says; None for a regular file.
+    """
+
+    content: bytes
+    mode: int
+    mtime_ns: int
+    owner: tuple[int, int]
+    link: str | None = None
 
 
 class Listing(msgspec.Struct, frozen=True):

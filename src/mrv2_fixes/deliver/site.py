@@ -16,10 +16,9 @@ import msgspec
 
 from mrv2_fixes import known, plan, record
 from mrv2_fixes.deliver import listing, transaction
-from mrv2_fixes.deliver.transaction import File
 from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.plan import Plan, State
-from mrv2_fixes.record import Listing, Record
+from mrv2_fixes.record import File, Listing, Record
 from mrv2_fixes.series import Patch
 from mrv2_fixes.targets import Target
 from mrv2_fixes.targets.target import MARK

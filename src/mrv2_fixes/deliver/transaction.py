@@ -20,26 +20,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from mrv2_fixes.errors import TargetUnusable
-
-JOURNAL = "vllm/.mrv2-fixes.journal"
-NOTED = f"{JOURNAL}.new"
-
-
-class File(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file as it stands on disk.
-
-    content: what a reader gets, also through a link.
-    mode: permission bits; of a link, those of what it leads to.
-    mtime_ns: nanoseconds since the epoch; of a link, its own.
-    owner: user and group id.
-    link: what a symbolic link says; None for a regular file.
-    """
-
-    content: bytes
-    mode: int
-    mtime_ns: int
-    owner: tuple[int, int]
-    link: str | None = None
+from mrv2_fixes.record import JOURNAL, NOTED, File
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,7 +10,6 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from mrv2_fixes import record
-from mrv2_fixes.deliver import transaction
 from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.record import Record
 
@@ -57,7 +56,7 @@ class Target:
 
     def any_record(self) -> Record | None:
         """The same, also of another vLLM, over which this one was installed."""
-        if transaction.JOURNAL in self.files:
+        if record.JOURNAL in self.files:
             raise TargetUnusable(
                 f"{self.where}: an mrv2 apply or revert is at work there, or was interrupted: "
                 "if none is, run mrv2 apply or mrv2 revert there, and it finishes"
