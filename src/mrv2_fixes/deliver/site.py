@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from mrv2_fixes import known, plan, record
-from mrv2_fixes.deliver import listing, transaction
+from mrv2_fixes.deliver import installed_record, transaction
 from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.plan import Plan, State
-from mrv2_fixes.record import File, Listing, Record
+from mrv2_fixes.record import File, Record, RecordRows
 from mrv2_fixes.series import Patch
 from mrv2_fixes.targets import Target
 from mrv2_fixes.targets.target import MARK
@@ -46,7 +46,7 @@ class Site:
         self.base: Record | None = None
         self.slugs: list[str] = []
         self.first: Goal = {}
-        self.listings: dict[str, Listing] = {}
+        self.listings: dict[str, RecordRows] = {}
         if self.record is None or self.upgraded:
             return
         if not self.record.originals:
@@ -79,7 +79,7 @@ class Site:
                 changed.append(path)
         for path, listed in self.listings.items():
             there = transaction.read(self.root / path)
-            if there is None or not listing.put_back(there.content, listed.rows)[1]:
+            if there is None or not installed_record.put_back(there.content, listed.rows)[1]:
                 changed.append(path)
         return changed
 
@@ -98,9 +98,9 @@ class Site:
         goal[record.PATH] = written
         for path, text in texts.items():
             if written:
-                text = listing.with_row(text, record.PATH, written.content)
+                text = installed_record.with_row(text, record.PATH, written.content)
             else:
-                text = listing.without_row(text, record.PATH)
+                text = installed_record.without_row(text, record.PATH)
             as_at_first = not after and path in self.listings
             goal[path] = self._listing(path, text, listings[path].file, as_at_first)
         return goal
@@ -156,7 +156,7 @@ class Site:
             return self.first[record.PATH]
         return None if self.upgraded else transaction.read(self.root / record.PATH)
 
-    def _record(self, made: Plan, kept: Goal, listings: dict[str, Listing]) -> File:
+    def _record(self, made: Plan, kept: Goal, listings: dict[str, RecordRows]) -> File:
         base = self.base
         came_in = [step.patch.slug for step in made.steps if step.state is State.NEEDED]
         written = {path: known.digest(content) for path, content in made.after.items()}
@@ -180,20 +180,24 @@ class Site:
 
     def _listings(
         self, paths: Set[str], after: Mapping[str, bytes], kept: Goal
-    ) -> tuple[dict[str, bytes], dict[str, Listing]]:
+    ) -> tuple[dict[str, bytes], dict[str, RecordRows]]:
         """Each RECORD that has a row for one of `paths`, with the rows of `after`."""
         texts, listings = {}, {}
         gone = {path for path in kept if path.endswith(".pyc")}
         for found in sorted(self.root.glob("*.dist-info/RECORD")):
             there = transaction.read(found)
-            if there is None or not any(listing.lists(there.content, path) for path in paths):
+            if there is None or not any(
+                installed_record.lists(there.content, path) for path in paths
+            ):
                 continue
             path = found.relative_to(self.root).as_posix()
             stood = self.listings.get(path)
-            text = listing.put_back(there.content, stood.rows)[0] if stood else there.content
-            texts[path], rows = listing.replace(text, after, gone)
+            text = (
+                installed_record.put_back(there.content, stood.rows)[0] if stood else there.content
+            )
+            texts[path], rows = installed_record.replace(text, after, gone)
             file = stood.file if stood else msgspec.structs.replace(there, content=b"")
-            listings[path] = Listing(file, tuple(rows))
+            listings[path] = RecordRows(file, tuple(rows))
         return texts, listings
 
     def _listing(self, path: str, text: bytes, first: File, as_at_first: bool) -> File:

@@ -5,10 +5,10 @@ Only the rows of the files concerned change; order, line ends and all other rows
 
 from __future__ import annotations
 
-import base64
 import csv
-import hashlib
 from collections.abc import Mapping, Sequence, Set
+
+from mrv2_fixes.targets import wheel_record
 
 Rows = Sequence[tuple[bytes, bytes]]
 
@@ -73,9 +73,8 @@ def without_row(text: bytes, path: str) -> bytes:
 
 
 def row(path: str, content: bytes, end: bytes = b"\n") -> bytes:
-    """The row of a file."""
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
-    return b"%s,sha256=%s,%d%s" % (path.encode(), digest, len(content), end)
+    """The row of a file, whose line ends with `end`, as those around it do."""
+    return ",".join(wheel_record.line(path, content)).encode() + end
 
 
 def _find(text: bytes, rows: bytes) -> int:
