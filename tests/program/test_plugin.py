@@ -233,6 +233,17 @@ def test_a_file_that_changes_after_the_start_is_not_served(source: Source, pytho
     assert f"{HYBRID}: changed since this process started: start it again" in done.stderr
 
 
+def test_what_is_planned_is_what_is_expected(source: Source, python: Python) -> None:
+    """Also when a file changes while the process starts: it is read once."""
+    done = python(
+        source("0.24.0"),
+        "from mrv2_fixes.plugin import start\n"
+        f"files = start.vllm().files; text = files[{HYBRID!r}]\n"
+        f"(root / {HYBRID!r}).write_text(''); show(files[{HYBRID!r}] == text)",
+    )
+    assert json.loads(done.stdout) is True
+
+
 def test_a_compiled_file_has_no_part_in_what_is_served(source: Source, python: Python) -> None:
     """Not even one that Python itself would take unseen."""
     root = source("0.24.0")

@@ -109,7 +109,7 @@ def test_a_patch_that_adds_what_would_not_be_installed_is_an_error(copy: Path) -
     """A way of delivery that left the file out would still say that the patch is applied."""
     path = copy / "patches" / "gate-speculative-tensors" / "patch.toml"
     path.write_text(path.read_text().replace("adds = [", 'adds = ["vllm/v1/worker/gpu/new.py",'))
-    with pytest.raises(SeriesError, match="adds vllm/v1/worker/gpu/new.py: only tests can be"):
+    with pytest.raises(SeriesError, match=r"new\.py: only tests can be"):
         series.load(copy)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from .server import Server, serve
 
 pytestmark = pytest.mark.engine
 
+HYBRID = "vllm/v1/worker/gpu/model_states/mamba_hybrid.py"
 FORWARD = "forward-seq-lens-cpu-upper-bound"
 GATE = "gate-speculative-tensors"
 
@@ -47,6 +49,20 @@ def test_without_the_gate_it_dies_when_a_request_joins(
     variables = engine.variables(plugin) | {"MRV2_FIXES": FORWARD}
     with serve(plugin, models["granite"].folder, variables) as server:
         assert_dies(server, models["granite"], GATE)
+
+
+def test_where_a_fix_does_not_fit_it_does_not_start(
+    plugin: engine.Environment, models: dict[str, Model], tmp_path: Path
+) -> None:
+    text = (plugin.vllm.parent / HYBRID).read_text()
+    changed = text.replace("if not for_capture:", "if not for_capture and self.on:")
+    tree = engine.patched_tree(plugin, {HYBRID: changed}, tmp_path)
+    refused = f"refusing to start: {GATE}: drifted: {HYBRID}: MambaHybridModelState.prepare_attn"
+    with (
+        pytest.raises(AssertionError, match=re.escape(refused)),
+        serve(plugin, models["lfm2"].folder, engine.variables(plugin, [tree])),
+    ):
+        pass
 
 
 # By way: the version that the server says it has, and how many of its processes say what is in.
