@@ -7,6 +7,15 @@ from typing import Any
 
 # What is imported here is imported by everything, a serving process included: nothing but this.
 
+DISTRIBUTION = "vllm-mrv2-fixes"
+
+
+def program_version() -> str:
+    """Of this program, by the metadata of its distribution."""
+    from importlib import metadata
+
+    return metadata.version(DISTRIBUTION)
+
 
 def report(worker: object = None) -> dict[str, Any]:
     """What this process runs: per patch its state, how it came in, and the modules' hashes.

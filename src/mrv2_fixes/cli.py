@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from mrv2_fixes import errors, plan, printing, series, targets
+from mrv2_fixes import DISTRIBUTION, errors, plan, printing, series, targets
 
 if TYPE_CHECKING:
     from mrv2_fixes.deliver import in_place
@@ -49,7 +49,7 @@ def as_json(command: Command) -> Command:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="vllm-mrv2-fixes")
+@click.version_option(package_name=DISTRIBUTION)
 def cli() -> None:
     """Fixes for vLLM's Model Runner V2, as a patch series.
 

@@ -57,3 +57,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     vllm: str | None = None
     originals: dict[str, File | None] = {}
     listings: dict[str, RecordRows] = {}
+
+
+def encode(record: Record) -> bytes:
+    """The file; in lines for people, unless the whole of other files is in it."""
+    content = msgspec.json.encode(record)
+    return content if record.originals else msgspec.json.format(content, indent=2) + b"\n"

@@ -9,12 +9,11 @@ from __future__ import annotations
 import glob
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
-from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from mrv2_fixes import known, plan, record
+from mrv2_fixes import known, plan, program_version, record
 from mrv2_fixes.deliver import installed_record, transaction
 from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.plan import Plan, State
@@ -160,10 +159,10 @@ class Site:
         base = self.base
         came_in = [step.patch.slug for step in made.steps if step.state is State.NEEDED]
         written = {path: known.digest(content) for path, content in made.after.items()}
-        content = msgspec.json.encode(
+        content = record.encode(
             Record(
                 "apply",
-                metadata.version("vllm-mrv2-fixes"),
+                program_version(),
                 (*(base.patches if base else ()), *came_in),
                 {**(base.files if base else {}), **written},
                 self.target.version,

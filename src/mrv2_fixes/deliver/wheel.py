@@ -7,17 +7,15 @@ our record of what was written.
 
 from __future__ import annotations
 
-import importlib.metadata
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from mrv2_fixes import known, record
+from mrv2_fixes import known, program_version, record
 from mrv2_fixes.deliver import archive, wheel_version
 from mrv2_fixes.deliver.wheel_version import VERSION_FILE
 from mrv2_fixes.errors import Drifted, Mrv2Error, TargetUnusable
@@ -142,6 +140,4 @@ def _patches(plan: Plan) -> tuple[str, ...]:
 def _record(plan: Plan, version: Version) -> bytes:
     """What makes `mrv2 status` of the installed wheel say `applied`."""
     files = {path: known.digest(text) for path, text in sorted(plan.after.items())}
-    program = importlib.metadata.version("vllm-mrv2-fixes")
-    written = Record("wheel", program, _patches(plan), files, str(version))
-    return msgspec.json.format(msgspec.json.encode(written), indent=2) + b"\n"
+    return record.encode(Record("wheel", program_version(), _patches(plan), files, str(version)))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence, Set
-from importlib import metadata
 from typing import Any
 
-from mrv2_fixes import known, plan, series
+from mrv2_fixes import known, plan, program_version, series
 from mrv2_fixes.errors import Mrv2Error, WrongCall
 from mrv2_fixes.plan import Plan, State, Step
 from mrv2_fixes.plugin import start
@@ -48,7 +47,7 @@ def report() -> dict[str, Any]:
     for slug, problem in left_out.items():
         patches[slug] = {"state": problem.state.value, "how": "", "note": problem.why}
     return {
-        "program": metadata.version("vllm-mrv2-fixes"),
+        "program": program_version(),
         "plugin": now.settings.mode.value if now else "not loaded",
         "vllm": target.version,
         "release": made.release,

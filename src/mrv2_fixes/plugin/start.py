@@ -12,13 +12,12 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from packaging.version import Version
 
-from mrv2_fixes import known, plan, series
+from mrv2_fixes import known, plan, program_version, series
 from mrv2_fixes.errors import DRIFTED, Mrv2Error, TargetUnusable
 from mrv2_fixes.plan import Plan, State
 from mrv2_fixes.plugin import hook, settings
@@ -205,7 +204,7 @@ def _upstream(slug: str, target: Target) -> str:
 
 def summary(now: Started) -> str:
     """One line: what each selected patch is to this process."""
-    name = f"mrv2-fixes {metadata.version('vllm-mrv2-fixes')}"
+    name = f"mrv2-fixes {program_version()}"
     if now.plan is None or now.target is None:
         return f"{name}: off ({settings.VARIABLE}=off)"
     base = now.plan.release or f"{now.target.version or 'of no known version'}, an unknown base"
