@@ -94,7 +94,7 @@ def _commits(
     # `git am -3` finds them there.
     commits.write_base(repository, BASE, plan.before, f"vLLM {name}: the files that change\n")
     base = git.run("rev-parse", BASE, folder=repository).decode().strip()
-    commits.write(repository, branch, base, needed, series.load().root, who, {})
+    commits.write(repository, branch, base, needed, who, {})
     _patch_files(repository, branch, out, name, needed)
     git.run(
         *("-c", "pack.threads=1", "bundle", "create", "--quiet"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mrv2_fixes import git, series
+from mrv2_fixes import git
 from mrv2_fixes.deliver import commits
 from mrv2_fixes.errors import Drifted, WrongCall
 from mrv2_fixes.plan import Plan
@@ -41,8 +41,7 @@ def write(plan: Plan, target: clone.Clone, name: str | None) -> Branch:
         name = commits.branch_name(commits.base_name(plan, target))
     _check(target, name)
     steps = commits.needed(plan)
-    root = series.load().root
-    added = {path: text for step in steps for path, text in commits.added(step.patch, root).items()}
+    added = {path: text for step in steps for path, text in commits.added(step.patch).items()}
     there = clone.Files(target.path, target.commit, *plan.after, *added)
     taken = [path for path in added if path in there and not there.holds(path, added[path])]
     if taken:
@@ -52,7 +51,7 @@ def write(plan: Plan, target: clone.Clone, name: str | None) -> Branch:
         )
     who = commits.identity(target.path)
     modes = {path: there.mode(path) for path in there}
-    commits.write(target.path, name, target.commit, steps, root, who, modes)
+    commits.write(target.path, name, target.commit, steps, who, modes)
     written = git.run(
         *("rev-list", "--reverse", f"{target.commit}..refs/heads/{name}"), folder=target.path
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,8 +76,9 @@ def message(patch: Patch, who: Identity) -> str:
     return "\n\n".join([*parts, "\n".join(trailers)]) + "\n"
 
 
-def added(patch: Patch, root: Path) -> dict[str, bytes]:
-    """Path to content of the files that a patch adds to vLLM, read below the series' `root`."""
+def added(patch: Patch) -> dict[str, bytes]:
+    """Path to content of the files that a patch adds to vLLM."""
+    root = patch.folder.parents[1]  # of the series, which holds them at the path that they get
     return {path: (root / path).read_bytes() for path in patch.header.adds}
 
 
@@ -112,17 +113,25 @@ def write(
     branch: str,
     base: str,
     steps: Sequence[Step],
-    root: Path,
     who: Identity,
     modes: Mapping[str, str],
 ) -> None:
     """Write one commit per step onto the commit `base`, as the new branch `branch`.
 
-    root: the folder of the series, which holds what the patches add.
     modes: path to git's mode of each file that the base has as another than 100644.
     Raises GitError; the branch is written last, when every commit is whole, or not at all.
     """
-    _import(repository, _stream(branch, base, steps, root, who, modes))
+    stream: list[bytes] = []
+    parent = base
+    there: dict[str, bytes] = {}
+    for step in steps:
+        files = {**added(step.patch), **step.files}
+        files = {path: text for path, text in files.items() if there.get(path) != text}
+        there.update(files)
+        ident = who.ident(f"{int(step.patch.header.date.timestamp())} +0000")
+        stream += _commit(branch, parent, ident, message(step.patch, who), files, modes)
+        parent = ""  # the branch itself, from here on
+    _import(repository, stream)
 
 
 def write_base(repository: Path, branch: str, files: Mapping[str, bytes], text: str) -> None:
@@ -131,29 +140,10 @@ def write_base(repository: Path, branch: str, files: Mapping[str, bytes], text: 
     _import(repository, _commit(branch, "", ident, text, files, {}))
 
 
-def _import(repository: Path, stream: Iterator[bytes]) -> None:
+def _import(repository: Path, stream: Iterable[bytes]) -> None:
     # --done: a stream that ends early, as when this is killed, is no whole one.
     options = ("--quiet", "--done", "--date-format=raw")
     git.run("fast-import", *options, folder=repository, stdin=b"".join([*stream, b"done\n"]))
-
-
-def _stream(
-    branch: str,
-    base: str,
-    steps: Sequence[Step],
-    root: Path,
-    who: Identity,
-    modes: Mapping[str, str],
-) -> Iterator[bytes]:
-    parent = base
-    there: dict[str, bytes] = {}
-    for step in steps:
-        files = {**added(step.patch, root), **step.files}
-        files = {path: text for path, text in files.items() if there.get(path) != text}
-        there.update(files)
-        ident = who.ident(f"{int(step.patch.header.date.timestamp())} +0000")
-        yield from _commit(branch, parent, ident, message(step.patch, who), files, modes)
-        parent = ""  # the branch itself, from here on
 
 
 def _commit(
