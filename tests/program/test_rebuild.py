@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from mrv2_fixes import plan, series
-from mrv2_fixes.maintain import sdist
 from mrv2_fixes.targets import release
 from mrv2_fixes.targets import wheel as wheels
 
+from . import sdist
 from .test_readme import REBUILD
 
 pytestmark = pytest.mark.releases
