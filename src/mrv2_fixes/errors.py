@@ -21,7 +21,7 @@ class WrongCall(Mrv2Error):
 
 
 class TargetUnusable(Mrv2Error):
-    """The target is not a vLLM, or cannot be read or reached."""
+    """The target is not a vLLM, or cannot be reached, read or written."""
 
 
 class SeriesError(Mrv2Error):
