@@ -93,29 +93,6 @@ def apply(root: Path, *slugs: str) -> None:
         (root / path).write_bytes(text)
 
 
-@pytest.mark.parametrize("release", AFFECTED)
-def test_served_modules_are_those_of_the_plan(
-    published: Source, python: Python, release: str
-) -> None:
-    root = published(release)
-    files = folder.read(root).files
-    after = plan.make(series.load().core, files, version=release).after
-    done = python(
-        root,
-        "load()\n"
-        "finder = sys.meta_path[0]\n"
-        "for name in finder.sources: spec(name).loader.get_code(name)\n"
-        "show(finder.loaded)",
-    )
-    assert done.returncode == 0, done.stderr
-    touched = {path for patch in series.load().core for path in patch.header.touches}
-    assert json.loads(done.stdout) == {
-        path.removesuffix(".py").replace("/", "."): known.digest(after.get(path, files[path]))
-        for path in touched
-        if path in files
-    }
-
-
 # Why it is there; the vLLM; MRV2_FIXES; what the process ends with; what it must say.
 STARTS = [
     ("strict by default", None, "", 0, f"{FORWARD} import hook, {GATE} import hook"),
@@ -170,32 +147,49 @@ def test_a_second_call_and_a_fork_change_nothing(published: Source, python: Pyth
         "sys.stdout.flush()\n"
         "if os.fork() == 0:\n"
         "    load(); spec().loader.get_code(spec().name)\n"
-        "    show(mrv2_fixes.report()['patches'])\n"
+        "    show(spec().loader.planned().decode())\n"
         "else:\n"
         "    assert os.wait()[1] == 0",
     )
     assert done.returncode == 0, done.stderr
-    finders, patches = map(json.loads, done.stdout.splitlines())
+    finders, planned = map(json.loads, done.stdout.splitlines())
     assert finders == 1
-    assert patches[GATE] == {"state": "applied", "how": "import hook", "note": ""}
+    assert "self.vllm_config.num_speculative_tokens > 0" in planned
     # One line of each process.
     assert done.stderr.count(f"{GATE} import hook") == 2
 
 
-# A module that is there already, as a stand-in for one that another plugin imported.
-EARLY = f"sys.modules[{MODULE!r}] = types.ModuleType({MODULE!r})\n"
+# A module that is there already, with the functions that a text has, as if it had been imported: an
+# import needs all of vLLM.
+EARLY = f"""
+def early(text):
+    module = types.ModuleType({MODULE!r})
+    for part in compile(text, module.__name__, "exec").co_consts:
+        if isinstance(part, types.CodeType) and not part.co_flags & 1:
+            codes = [code for code in part.co_consts if isinstance(code, types.CodeType)]
+            made = {{
+                code.co_name: types.FunctionType(
+                    code, {{}}, closure=tuple(types.CellType() for _ in code.co_freevars)
+                )
+                for code in codes
+            }}
+            setattr(module, part.co_name, type(part.co_name, (), made))
+    sys.modules[module.__name__] = module
+file = root / {HYBRID!r}
+"""
 
 
 def test_a_module_imported_before_the_hook_is_refused(published: Source, python: Python) -> None:
     root = published("0.24.0")
-    done = python(root, f"{EARLY}load()")
+    script = f"{EARLY}early(file.read_bytes())\nload()\n"
+    done = python(root, script)
     assert done.returncode == 1
-    assert f"{GATE}: {MODULE} imported before the plugin was loaded" in done.stderr
-    warned = python(root, f"{EARLY}load()\nshow(mrv2_fixes.report())", MRV2_FIXES="warn")
+    assert f"{GATE}: {MODULE} was imported before the plugin was loaded" in done.stderr
+    warned = python(root, script + "show(mrv2_fixes.report())", MRV2_FIXES="warn")
     said = json.loads(warned.stdout)
     assert said["patches"][GATE]["state"] == "needed"
-    assert said["patches"][GATE]["note"] == f"{MODULE} imported before the plugin was loaded"
-    assert said["modules"][MODULE] == {"loaded": "unseen", "sha256": None}
+    assert f"{MODULE} was imported before" in said["patches"][GATE]["note"]
+    assert said["modules"][MODULE]["loaded"] == "file"
 
 
 def test_a_module_imported_before_the_hook_that_needs_nothing_is_left(
@@ -203,22 +197,67 @@ def test_a_module_imported_before_the_hook_that_needs_nothing_is_left(
 ) -> None:
     root = source("0.24.0")
     apply(root)
-    done = python(root, f"{EARLY}load()\nshow(mrv2_fixes.report())")
+    done = python(root, f"{EARLY}early(file.read_bytes())\nload()\nshow(mrv2_fixes.report())")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert (said["patches"][GATE]["state"], said["patches"][GATE]["how"]) == ("applied", "base")
+    digest = known.digest((root / HYBRID).read_bytes())
+    assert said["modules"][MODULE] == {"loaded": "file", "sha256": digest}
 
 
-def test_report_says_only_what_was_loaded(published: Source, python: Python) -> None:
-    """Before the import, and when something else than the hook has loaded the module."""
+def test_a_file_that_was_applied_after_its_import_is_refused(
+    source: Source, python: Python
+) -> None:
+    """The files are right, and what is in memory is the old code."""
+    root = source("0.24.0")
+    faulty = (root / HYBRID).read_bytes()
+    apply(root)
+    script = f"{EARLY}early({faulty!r})\n"
+    assert f"{GATE}: {MODULE} was imported before" in python(root, f"{script}load()").stderr
+    said = json.loads(python(root, f"{script}show(mrv2_fixes.report())").stdout)
+    assert said["patches"][GATE]["state"] == "needed"
+
+
+def test_report_says_only_what_is_in_memory(published: Source, python: Python) -> None:
+    """Before the import, after it, and when something else has put another module there."""
     root = published("0.24.0")
-    script = f"load(); show(mrv2_fixes.report())\n{EARLY}show(mrv2_fixes.report())"
-    before, bypassed = map(json.loads, python(root, script).stdout.splitlines())
-    assert before["patches"][GATE] == {"state": "needed", "how": "", "note": "not imported yet"}
-    assert bypassed["patches"][GATE]["note"] == f"{MODULE} imported without the hook"
+    script = (
+        f"{EARLY}load(); show(mrv2_fixes.report())\n"
+        "early(spec().loader.planned()); show(mrv2_fixes.report())\n"
+        "early(file.read_bytes()); show(mrv2_fixes.report())"
+    )
+    done = python(root, script)
+    before, after, other = (json.loads(line)["patches"] for line in done.stdout.splitlines())
+    assert before[GATE] == {"state": "needed", "how": "", "note": "not imported yet"}
+    assert after[GATE] == {"state": "applied", "how": "import hook", "note": ""}
+    assert other[GATE]["state"] == "needed"
+    assert other[GATE]["note"] == f"{MODULE}: the code in memory is not that of the text"
     without = json.loads(python(root, "show(mrv2_fixes.report())").stdout)
     assert without["plugin"] == "not loaded"
     assert without["patches"][GATE]["state"] == "needed"
+
+
+def test_report_is_of_what_was_started_with(source: Source, python: Python) -> None:
+    """Whatever becomes of the files of a process that runs."""
+    root = source("0.24.0")
+    script = "load(); first = mrv2_fixes.report()\n"
+    script += f"(root / {HYBRID!r}).unlink(); (root / 'vllm/.mrv2-fixes.journal').write_text('')\n"
+    assert json.loads(python(root, script + "show(mrv2_fixes.report() == first)").stdout)
+
+
+# vLLM's own note that its plugins are loaded, which it makes before it calls them.
+PLUGINS = """
+plugins = sys.modules["vllm.plugins"] = types.ModuleType("vllm.plugins")
+plugins.plugins_loaded = True
+try: load()
+except Exception: show(plugins.plugins_loaded)
+"""
+
+
+def test_what_was_refused_is_refused_again(published: Source, python: Python) -> None:
+    """A second engine in the same process would otherwise start without the fixes."""
+    done = python(published("0.24.0"), PLUGINS, MRV2_FIXES="nonsense")
+    assert json.loads(done.stdout) is False
 
 
 def test_a_file_that_changes_after_the_start_is_not_served(source: Source, python: Python) -> None:
@@ -259,18 +298,40 @@ def test_a_compiled_file_has_no_part_in_what_is_served(source: Source, python: P
     assert "other" not in python(root, "load(); " + script).stdout
 
 
-def test_another_hook_for_the_same_module_is_refused(published: Source, python: Python) -> None:
-    done = python(
-        published("0.24.0"),
-        "import importlib.machinery\n"
-        "class Other:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name == {MODULE!r}: return importlib.machinery.ModuleSpec(name, self)\n"
-        f"sys.meta_path.insert(0, Other()); load(); spec({MODULE!r})",
-    )
-    assert done.returncode == 1
-    assert f"{MODULE}: " in done.stderr
-    assert "gives a loader of its own" in done.stderr
+# Other hooks that handle the module: with a loader of their own, and as a tracer wraps one.
+OTHERS = f"""
+import importlib.machinery
+class Other(importlib.machinery.SourceFileLoader): pass
+class Wrapped:
+    def __init__(self, loader): self.loader = loader
+class Finder:
+    def __init__(self, wrap): self.wrap = wrap
+    def find_spec(self, name, path=None, target=None):
+        found = importlib.machinery.PathFinder.find_spec(name, path)
+        if name == {MODULE!r}: found.loader = self.wrap(found.loader)
+        return found
+"""
+
+
+def test_another_hook_for_the_same_module(
+    published: Source, source: Source, python: Python
+) -> None:
+    root = published("0.24.0")
+    other = "sys.meta_path.insert(0, Finder(lambda loader: Other(loader.name, loader.path)))\n"
+    refused = python(root, f"{OTHERS}{other}load(); spec()")
+    assert refused.returncode == 1
+    assert f"{MODULE}: " in refused.stderr
+    assert "loads it in a way of its own: remove that hook" in refused.stderr
+    warned = python(root, f"{OTHERS}{other}load(); spec()", MRV2_FIXES="warn")
+    assert warned.returncode == 0
+    assert "mrv2-fixes: NOT as planned: " in warned.stderr
+    # where nothing is to be changed, nothing is in the way
+    done = source("0.24.0")
+    apply(done)
+    assert python(done, f"{OTHERS}{other}load(); spec()").returncode == 0
+    tracer = "sys.meta_path.insert(0, Finder(Wrapped))\n"
+    traced = python(root, f"{OTHERS}{tracer}load(); show(spec().loader.loader.planned().decode())")
+    assert "self.vllm_config.num_speculative_tokens > 0" in traced.stdout
 
 
 def test_the_entry_point_imports_nothing(python: Python, tmp_path: Path) -> None:

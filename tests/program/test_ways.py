@@ -23,14 +23,18 @@ pytestmark = pytest.mark.releases
 AFFECTED = ["0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0"]
 GIT = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org"]
 HOOK = """
-import json, sys
+import hashlib, json, sys
 from mrv2_fixes.plugin import load, start
 load()
 finder = sys.meta_path[0]
+hashes = {}
 for name, source in finder.sources.items():
     folder = f"{sys.path[1]}/{source.path.rpartition('/')[0]}"
-    finder.find_spec(name, [folder]).loader.get_code(name)
-print(json.dumps({source.path: finder.loaded[name] for name, source in finder.sources.items()}))
+    loader = finder.find_spec(name, [folder]).loader
+    # What is compiled is the planned text, and nothing that was compiled before.
+    assert loader.get_code(name) == compile(loader.planned(), name, "exec", dont_inherit=True)
+    hashes[source.path] = hashlib.sha256(loader.planned()).hexdigest()
+print(json.dumps(hashes))
 """
 
 Hashes = dict[str, str]

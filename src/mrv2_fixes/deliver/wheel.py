@@ -126,7 +126,8 @@ def _segments(plan: Plan, series: Series) -> str:
     """What the local version gets: another for each wheel that can be made of one base."""
     revision = f"mrv2.{series.revision}"
     slugs = [step.patch.slug for step in plan.steps]
-    if plan.release and slugs == [patch.slug for patch in series.core]:
+    published = plan.release and all(step.state is not State.APPLIED for step in plan.steps)
+    if published and slugs == [patch.slug for patch in series.core]:
         return revision
     what = [*_patches(plan), *(known.digest(text) for _, text in sorted(plan.after.items()))]
     # With a letter in front: a segment of digits alone would lose its zeros.

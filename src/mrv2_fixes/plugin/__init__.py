@@ -6,6 +6,7 @@ comes up in the function stops the process. So nothing is imported here, and all
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 NAME = "mrv2_fixes"
@@ -14,9 +15,16 @@ NAME = "mrv2_fixes"
 
 def load() -> None:
     """Install the import hook, as `MRV2_FIXES` says; see `mrv2_fixes.plugin.start`."""
-    from mrv2_fixes.plugin import start
+    try:
+        from mrv2_fixes.plugin import start
 
-    start.start()
+        start.start()
+    except BaseException:
+        # vLLM notes that its plugins are loaded before they are, and would not call this again for
+        # a second engine in this process, or in a fork of it.
+        if "vllm.plugins" in sys.modules:
+            sys.modules["vllm.plugins"].__dict__["plugins_loaded"] = False
+        raise
 
 
 class WorkerExtension:

@@ -1,7 +1,7 @@
 """The import hook: gives Python the planned text of a module in the place of its file's.
 
-Every module that a selected patch touches is loaded through it, also those that need no change: so
-it is known, by its hash, what each of them was made of. Compiled files have no part in it.
+Every module that a selected patch touches is loaded through it, also those that need no change, and
+compiled files have no part in it: so what runs is what was planned for.
 """
 
 from __future__ import annotations
@@ -43,69 +43,85 @@ class Source:
 class Finder(importlib.abc.MetaPathFinder):
     """Takes what the finders behind it find for the modules `sources`, with another loader.
 
+    refuse: is called with why a module cannot be loaded as planned; where it returns, the module is
+    loaded as the others would have it.
     say: is called when a module is about to be loaded.
-    loaded: SHA-256 of the text of each module that was loaded through it, by module name.
     """
 
-    def __init__(self, sources: Mapping[str, Source], say: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        refuse: Callable[[str], None],
+        say: Callable[[], None],
+    ) -> None:
         self.sources = sources
+        self.refuse = refuse
         self.say = say
-        self.loaded: dict[str, str] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of one of the modules; None for every other module.
-
-        Raises NotServed when there is something else to load than a Python file.
-        """
+        """The spec of one of the modules; None for every other module."""
         source = self.sources.get(fullname)
         if source is None:
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            spec = finder.find_spec(fullname, path, target)
-            if spec is None:
-                continue
-            if type(spec.loader) is not importlib.machinery.SourceFileLoader:
-                raise NotServed(f"{fullname}: {finder} gives a loader of its own for it: remove it")
-            spec.loader = _Loader(fullname, spec.loader.path, source, self)
-            return spec
+            find_spec = getattr(finder, "find_spec", None)
+            spec = find_spec(fullname, path, target) if find_spec else None
+            if spec is not None:
+                return self._served(spec, source, finder)
         return None
 
+    def _served(
+        self, spec: importlib.machinery.ModuleSpec, source: Source, finder: object
+    ) -> importlib.machinery.ModuleSpec:
+        """The spec with the loader of the planned text, at once or within that of a tracer."""
+        loader = spec.loader
+        inner = getattr(loader, "loader", None)
+        if type(loader) is importlib.machinery.SourceFileLoader:
+            spec.loader = Loader(spec.name, loader.path, source, self.say)
+        elif type(inner) is importlib.machinery.SourceFileLoader:
+            loader.loader = Loader(spec.name, inner.path, source, self.say)  # type: ignore[union-attr]
+        elif source.text is not None:
+            self.refuse(f"{spec.name}: {finder} loads it in a way of its own: remove that hook")
+        return spec
 
-class _Loader(importlib.machinery.SourceFileLoader):
-    def __init__(self, name: str, path: str, source: Source, finder: Finder) -> None:
+
+class Loader(importlib.machinery.SourceFileLoader):
+    """Loads one module from its planned text."""
+
+    def __init__(self, name: str, path: str, source: Source, say: Callable[[], None]) -> None:
         super().__init__(name, path)
         self._source = source
-        self._finder = finder
+        self._say = say
 
     def get_code(self, fullname: str) -> CodeType:
-        """The code of the planned text, compiled anew."""
-        self._finder.say()
-        text = self._text()
+        """The code of the planned text, compiled anew.
+
+        Raises NotServed when the file has changed since the plan was made.
+        """
+        self._say()
         served = self._source.text is not None
         place = f"{PLACE}/{self._source.path}" if served else self.path
-        code: CodeType = compile(text, place, "exec", dont_inherit=True)
-        self._finder.loaded[fullname] = known.digest(text)
+        code: CodeType = compile(self.planned(), place, "exec", dont_inherit=True)
         return code
 
     def get_source(self, fullname: str) -> str | None:
-        """The planned text, for tracebacks and `inspect`."""
+        """The planned text, for tracebacks and, of a function, `inspect`."""
         text = self._source.text
         return super().get_source(fullname) if text is None else importlib.util.decode_source(text)
 
-    def _text(self) -> bytes:
+    def planned(self) -> bytes:
+        """The text that is compiled."""
         on_disk = self.get_data(self.path)
         if known.digest(on_disk) != self._source.before:
             raise NotServed(f"{self.path}: changed since this process started: start it again")
         return on_disk if self._source.text is None else self._source.text
 
 
-def install(sources: Mapping[str, Source], say: Callable[[], None]) -> Finder:
-    """Put a finder for `sources` in front of the others; see there."""
-    finder = Finder(sources, say)
+def install(finder: Finder) -> None:
+    """Put `finder` in front of the others."""
     sys.meta_path.insert(0, finder)
     if sys.version_info < (3, 13) and sys.excepthook is sys.__excepthook__:
         # Before 3.13 the hook is written in C and looks for lines in files alone.
         sys.excepthook = traceback.print_exception
-    return finder

@@ -1,4 +1,4 @@
-"""What a process runs, as it is: by what the hook loaded, not by what was planned."""
+"""What a process runs, as it is: by the code in its memory, not by what was planned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from mrv2_fixes import known, plan, program_version, series
 from mrv2_fixes.errors import Mrv2Error, WrongCall
 from mrv2_fixes.plan import Plan, State, Step
-from mrv2_fixes.plugin import start
+from mrv2_fixes.plugin import hook, start
 from mrv2_fixes.targets import Target
 
 NOT_YET = "not yet"
@@ -27,23 +27,25 @@ def report() -> dict[str, Any]:
     plugin: "strict", "warn" or "off", or "not loaded" when vLLM has not called it in this process.
     program, vllm, release: versions, and the published release that the files are; None for none.
     pid: of the process; the one entry that differs between workers.
-    modules: by name, `loaded`: "import hook", "not yet", or "unseen" when it was imported without
-    the hook; and `sha256` of the text that it was made of, None unless the hook loaded it.
+    modules: by name, `loaded`: by "import hook", from its "file" or "not yet"; and `sha256` of the
+    text that its code in memory is that of: the planned one, or the file's where nothing is
+    planned. None where the code is not that.
     patches: by slug, `state` in this process, in the words of `mrv2 status`; `how` it came in:
     "import hook", "apply", "wheel", "base", or empty when it did not; and `note`.
     """
     now = start.started
-    target = now.target if now and now.target else start.vllm()
-    made = now.plan if now and now.plan else _by_files(target)
-    left_out = now.left_out if now else {}
-    selected = [step.patch for step in made.steps]
-    selected += [patch for patch in series.load().patches if patch.slug in left_out]
-    loaded = now.finder.loaded if now and now.finder else {}
+    hooked = now if now and now.target and now.plan else None
+    target = hooked.target if hooked and hooked.target else start.vllm()
+    made = hooked.plan if hooked and hooked.plan else _by_files(target)
+    left_out = hooked.left_out if hooked else {}
+    every = [step.patch for step in made.steps]
+    every += [patch for patch in series.load().patches if patch.slug in left_out]
+    after = made.after if hooked else {}
     modules = {
-        name: {"loaded": _loaded(name, loaded), "sha256": loaded.get(name)}
-        for name in map(start.module, start.touched(selected, target))
+        start.module(path): _module(path, after.get(path, target.files[path]))
+        for path in start.touched(every, target)
     }
-    patches = {step.patch.slug: _patch(step, made, target, loaded) for step in made.steps}
+    patches = {step.patch.slug: _patch(step, target, modules, bool(hooked)) for step in made.steps}
     for slug, problem in left_out.items():
         patches[slug] = {"state": problem.state.value, "how": "", "note": problem.why}
     return {
@@ -64,30 +66,37 @@ def _by_files(target: Target) -> Plan:
     )
 
 
-def _loaded(name: str, loaded: Mapping[str, str]) -> str:
-    if name in loaded:
-        return "import hook"
-    return "unseen" if name in sys.modules else NOT_YET
-
-
-def _patch(step: Step, made: Plan, target: Target, loaded: Mapping[str, str]) -> dict[str, str]:
-    """A patch as this process has it: in, only if what was loaded is what was planned."""
-    if step.state is not State.NEEDED:
-        return {
-            "state": step.state.value,
-            "how": start.how(step, target),
-            "note": step.detail,
-        }
-    planned = {
-        start.module(path): known.digest(made.after[path])
-        for path in step.patch.header.touches
-        if path in made.after
+def _module(path: str, text: bytes) -> dict[str, str | None]:
+    """What is in memory of the module of a file that should be made of `text`."""
+    right = start.in_memory(path, text)
+    if right is None:
+        return {"loaded": NOT_YET, "sha256": None}
+    spec = getattr(sys.modules[start.module(path)], "__spec__", None)
+    loader = getattr(spec, "loader", None)
+    hooked = isinstance(getattr(loader, "loader", loader), hook.Loader)
+    return {
+        "loaded": "import hook" if hooked else "file",
+        "sha256": known.digest(text) if right else None,
     }
-    unseen = [name for name in planned if _loaded(name, loaded) == "unseen"]
-    served = [name for name in planned if loaded.get(name) == planned[name]]
-    if unseen or not served:
-        note = f"{', '.join(unseen)} imported without the hook" if unseen else WAITING
+
+
+def _patch(
+    step: Step, target: Target, modules: Mapping[str, Mapping[str, str | None]], hooked: bool
+) -> dict[str, str]:
+    """A patch as this process has it: in, only if the code in memory is that of its text."""
+    names = [start.module(path) for path in start.touched([step.patch], target)]
+    there = [name for name in names if modules[name]["loaded"] != NOT_YET]
+    others = [name for name in there if modules[name]["sha256"] is None]
+    if others:
+        note = f"{', '.join(others)}: the code in memory is not that of the text"
         return {"state": State.NEEDED.value, "how": "", "note": note}
+    if step.state is not State.NEEDED:
+        how = start.how(step, target)
+        return {"state": step.state.value, "how": how, "note": step.detail}
+    if not hooked:
+        return {"state": State.NEEDED.value, "how": "", "note": ""}
+    if not there:
+        return {"state": State.NEEDED.value, "how": "", "note": WAITING}
     return {"state": State.APPLIED.value, "how": "import hook", "note": ""}
 
 

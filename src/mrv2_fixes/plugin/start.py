@@ -10,7 +10,8 @@ import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Set
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from packaging.version import Version
 from mrv2_fixes import known, plan, program_version, series
 from mrv2_fixes.errors import DRIFTED, Mrv2Error, TargetUnusable
 from mrv2_fixes.plan import Plan, State
-from mrv2_fixes.plugin import hook, settings
+from mrv2_fixes.plugin import hook, memory, settings
 from mrv2_fixes.plugin.settings import Mode, Settings
 from mrv2_fixes.series import Patch
 from mrv2_fixes.targets import Target, folder
@@ -47,20 +48,19 @@ class Started:
     """What the plugin did in this process.
 
     target, plan: the vLLM, and what the patches in force make of it; None when off.
-    finder: the import hook; None when off.
     left_out: by slug, the patches that are not in force, under `warn`.
     """
 
     settings: Settings
     target: Target | None = None
     plan: Plan | None = None
-    finder: hook.Finder | None = None
     left_out: Mapping[str, Problem] = field(default_factory=dict)
 
 
 started: Started | None = None
 _said = 0
 """The process that has said what it runs."""
+_lock = threading.RLock()
 
 
 def start() -> None:
@@ -71,10 +71,10 @@ def start() -> None:
     read, also under `warn`.
     """
     global started
-    if started is not None:
-        return
-    chosen = settings.read(os.environ)
-    started = Started(chosen) if chosen.mode is Mode.OFF else _start(chosen)
+    with _lock:
+        if started is None:
+            chosen = settings.read(os.environ)
+            started = Started(chosen) if chosen.mode is Mode.OFF else _start(chosen)
     say()
 
 
@@ -85,36 +85,39 @@ def say() -> None:
         return
     _said = os.getpid()
     for slug, problem in started.left_out.items():
-        logger.warning("mrv2-fixes: %s is NOT in this process: %s", slug, problem.why)
+        what = "not vouched for" if problem.state is State.TAMPERED else "NOT in this process"
+        logger.warning("mrv2-fixes: %s is %s: %s", slug, what, problem.why)
     logger.info("%s", summary(started))
 
 
 def _start(chosen: Settings) -> Started:
     target = vllm()
-    files = touched(chosen.patches, target)
-    early = {module(path) for path in files} & sys.modules.keys()
-    made, left_out = decide(chosen, target, early)
+    made, left_out = decide(chosen, target)
     if left_out and chosen.mode is Mode.STRICT:
         raise Refused(refusal(left_out, target))
+
+    def refuse(why: str) -> None:
+        if chosen.mode is Mode.STRICT:
+            raise hook.NotServed(why)
+        logger.warning("mrv2-fixes: NOT as planned: %s", why)
+
     sources = {
         module(path): hook.Source(path, known.digest(target.files[path]), made.after.get(path))
-        for path in files
-        if module(path) not in early
+        for path in touched(chosen.patches, target)
     }
-    return Started(chosen, target, made, hook.install(sources, say), left_out)
+    hook.install(hook.Finder(sources, refuse, say))
+    return Started(chosen, target, made, left_out)
 
 
-def decide(
-    chosen: Settings, target: Target, early: Set[str] = frozenset()
-) -> tuple[Plan, dict[str, Problem]]:
+def decide(chosen: Settings, target: Target) -> tuple[Plan, dict[str, Problem]]:
     """The plan of the selected patches that can be brought in, and by slug why the others cannot.
 
-    early: modules that were imported before the hook was there.
+    Of vLLM's modules, those that this process has in memory count as they are there.
     """
     patches, left_out = chosen.patches, dict[str, Problem]()
     while True:
         made = plan.quick(patches, target.files, version=target.version, record=target.record())
-        found = _problems(made, early)
+        found = _problems(made, target)
         if not found:
             return made, left_out
         left_out |= found
@@ -136,11 +139,12 @@ def vllm() -> Target:
 
 
 class _Once(Mapping[str, bytes]):
-    """Files that are read once, so that what is planned and what is expected are the same."""
+    """Files that are looked at once: what was planned for is what is expected and reported."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._files = files
         self._read: dict[str, bytes] = {}
+        self._there: dict[object, bool] = {}
 
     def __getitem__(self, path: str) -> bytes:
         if path not in self._read:
@@ -148,7 +152,9 @@ class _Once(Mapping[str, bytes]):
         return self._read[path]
 
     def __contains__(self, path: object) -> bool:
-        return path in self._read or path in self._files
+        if path not in self._there:
+            self._there[path] = path in self._files
+        return self._there[path]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
@@ -168,19 +174,28 @@ def module(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _problems(made: Plan, early: Set[str]) -> dict[str, Problem]:
+def _problems(made: Plan, target: Target) -> dict[str, Problem]:
     """By slug, what keeps a patch out; not that it requires one that is kept out."""
     found = {}
     for step in made.steps:
-        late = sorted(
-            early & {module(path) for path in step.patch.header.touches if path in made.after}
-        )
         if step.state in (State.DRIFTED, State.TAMPERED):
             found[step.patch.slug] = Problem(step.state, f"{step.state.value}: {step.detail}")
-        elif step.state is State.NEEDED and late:
-            why = f"{', '.join(late)} imported before the plugin was loaded"
-            found[step.patch.slug] = Problem(step.state, why)
+            continue
+        others = [
+            module(path)
+            for path in touched([step.patch], target)
+            if in_memory(path, made.after.get(path, target.files[path])) is False
+        ]
+        if others:
+            why = f"{', '.join(others)} was imported before the plugin was loaded, as another"
+            found[step.patch.slug] = Problem(State.NEEDED, why)
     return found
+
+
+def in_memory(path: str, text: bytes) -> bool | None:
+    """Whether the module of a file is made of `text` in this process; None when it is not there."""
+    found = sys.modules.get(module(path))
+    return None if found is None else memory.made_of(found, text)
 
 
 def refusal(found: Mapping[str, Problem], target: Target) -> str:
