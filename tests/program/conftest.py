@@ -1,7 +1,8 @@
-"""What the tests of the program share: the real files of the published releases."""
+"""What the tests of the program share: the published releases, as folders and as git clones."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from mrv2_fixes.maintain import sources
+
+HYBRID = "vllm/v1/worker/gpu/model_states/mamba_hybrid.py"
+# The releases that the core changes, and how many of its patches each needs.
+AFFECTED = {"0.21.0": 3, "0.22.0": 3, "0.22.1": 3, "0.23.0": 2, "0.24.0": 2}
 
 Source = Callable[[str], Path]
 Mrv2 = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -34,6 +39,32 @@ def source(published: Source, tmp_path: Path) -> Source:
         return shutil.copytree(published(number), tmp_path / number)
 
     return copy
+
+
+def git(root: Path, *arguments: str | Path) -> str:
+    """What git prints in `root`, whatever the settings are of who runs the tests."""
+    identity = ("-c", "user.name=A Fork", "-c", "user.email=fork@example.org")
+    return subprocess.run(
+        ["git", "-C", root, *identity, *arguments],
+        env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.rstrip("\n")
+
+
+def commit_release(root: Path, number: str) -> Path:
+    """Make what is in `root` the next commit of the git repository there, with a release's tag."""
+    git(root, "init", "-q", "-b", "main")
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "--allow-empty", "-m", f"vLLM {number}")
+    git(root, "tag", f"v{number}")
+    return root
+
+
+def clone_of(root: Path, into: Path) -> Path:
+    """A git clone whose HEAD is what the folder of a published release holds."""
+    return commit_release(shutil.copytree(root, into / "clone"), root.name)
 
 
 @pytest.fixture

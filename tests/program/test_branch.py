@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -21,13 +22,10 @@ from mrv2_fixes.git import GitError
 from mrv2_fixes.targets import clone as targets
 from mrv2_fixes.targets import folder
 
-from .conftest import Mrv2, Source
+from .conftest import AFFECTED, HYBRID, Mrv2, Source, commit_release, git
 
 pytestmark = pytest.mark.releases
 
-AFFECTED = {"0.21.0": 3, "0.22.0": 3, "0.22.1": 3, "0.23.0": 2, "0.24.0": 2}
-PACKAGE = "vllm/v1/worker/gpu/"
-HYBRID = f"{PACKAGE}model_states/mamba_hybrid.py"
 TINY_MODELS = "tests/v1/worker/tiny_models.py"
 ADA = {
     **{f"GIT_{role}_NAME": "Ada Byron" for role in ("AUTHOR", "COMMITTER")},
@@ -35,16 +33,6 @@ ADA = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_SYSTEM": os.devnull,
 }
-
-
-def git(root: Path, *arguments: str | Path) -> str:
-    return subprocess.run(
-        ["git", "-C", root, *arguments],
-        env={**os.environ, **ADA},
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.rstrip("\n")
 
 
 @pytest.fixture(autouse=True)
@@ -56,24 +44,38 @@ def _as_ada(monkeypatch: pytest.MonkeyPatch) -> None:
 Clone = Callable[..., Path]
 
 
-@pytest.fixture
-def clone(published: Source, tmp_path: Path) -> Clone:
-    """Releases to a repository with a tagged commit of each; HEAD is at the last."""
+@pytest.fixture(scope="session")
+def repository(published: Source, tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """Releases to a repository with a tagged commit of each, HEAD at the last; not to be changed.
 
-    def make(*releases: str, init: tuple[str, ...] = ()) -> Path:
-        root = tmp_path / "vllm"
-        root.mkdir()
-        git(root, "init", "-q", "-b", "main", *init)
+    object_format: the hash of its ids.
+    """
+
+    @cache
+    def make(*releases: str, object_format: str = "sha1") -> Path:
+        root = tmp_path_factory.mktemp("repository")
+        git(root, "init", "-q", "-b", "main", f"--object-format={object_format}")
         for release in releases:
             shutil.rmtree(root / "vllm", ignore_errors=True)
             shutil.copytree(published(release) / "vllm", root / "vllm")
             (root / "README.md").write_text("a fork\n")
-            git(root, "add", "-A")
-            git(root, "commit", "-q", "--allow-empty", "-m", f"vLLM {release}")
-            git(root, "tag", f"v{release}")
+            commit_release(root, release)
         return root
 
     return make
+
+
+@pytest.fixture
+def clone(repository: Clone, tmp_path: Path) -> Clone:
+    """The same, to be changed."""
+
+    def copy(*releases: str, object_format: str = "sha1") -> Path:
+        made = repository(*releases, object_format=object_format)
+        root = shutil.copytree(made, tmp_path / "vllm")
+        git(root, "update-index", "-q", "--refresh")  # to git, copies are changed until looked at
+        return root
+
+    return copy
 
 
 def planned(published: Source, release: str) -> plan.Plan:
@@ -283,7 +285,7 @@ def test_nothing_else_of_a_clone_changes(
 
 
 def test_a_repository_of_longer_ids(published: Source, clone: Clone, mrv2: Mrv2) -> None:
-    root = clone("0.24.0", init=("--object-format=sha256",))
+    root = clone("0.24.0", object_format="sha256")
     (root / HYBRID).touch()
     done = mrv2("branch", root)
     assert done.returncode == 0, done.stderr
