@@ -176,7 +176,8 @@ def test_in_a_patched_wheel_the_rest_comes_and_goes(root: Path, mrv2: Mrv2) -> N
     before = snapshot(root)
     alone = mrv2("revert", root)
     assert alone.returncode == 4
-    assert "installed from a patched wheel: install the official one" in alone.stderr
+    back = "pip install --force-reinstall --no-deps vllm==0.22.1\n"
+    assert f"installed from a patched wheel: put the official one back: {back}" in alone.stderr
     assert mrv2("apply", root).returncode == 0
     assert wrong_rows(root) == []
     status = json.loads(mrv2("status", "--json", root).stdout)
@@ -311,6 +312,7 @@ def test_fixes_that_came_by_other_means_are_not_taken_back(source: Source, mrv2:
     done = mrv2("revert", root)
     assert done.returncode == 4
     assert "which mrv2 apply did not put in" in done.stderr
+    assert done.stderr.endswith("pip install --force-reinstall --no-deps vllm==0.24.0\n")
     assert snapshot(root) == before
     assert "nothing to do" in mrv2("apply", root).stdout
     assert "nothing to do" in mrv2("revert", source("0.25.0")).stdout

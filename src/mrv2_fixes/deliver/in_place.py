@@ -18,6 +18,7 @@ from mrv2_fixes.errors import Drifted, Mrv2Error, TargetUnusable, WrongCall
 from mrv2_fixes.plan import Plan, State
 from mrv2_fixes.series import Patch
 from mrv2_fixes.targets import Target
+from mrv2_fixes.targets.folder import distributions
 
 Progress = Callable[[str], None]
 
@@ -138,12 +139,22 @@ def _check_forced(site: Site, force: bool) -> None:
 def _check_not_in(site: Site) -> None:
     where = site.target.where
     if site.base:
-        raise TargetUnusable(f"{where}: installed from a patched wheel: install the official one")
+        raise TargetUnusable(
+            f"{where}: installed from a patched wheel: put the official one back: "
+            f"{_reinstall(site)}"
+        )
     if any(step.state is State.APPLIED for step in site.now(series.load().patches).steps):
         raise TargetUnusable(
             f"{where}: has patches of this series, which mrv2 apply did not put in: what was there "
-            "before is not known; install vLLM again"
+            f"before is not known: put the official one back: {_reinstall(site)}"
         )
+
+
+def _reinstall(site: Site) -> str:
+    """What to type for the official vLLM: pip takes the version that is there for the same."""
+    found = distributions(site.root)
+    named = [f"{name}=={version.partition('+')[0]}" for name, version in found]
+    return f"pip install --force-reinstall --no-deps {named[0] if len(named) == 1 else 'vllm'}"
 
 
 def _check_requirements(staying: Iterable[Patch], going: Collection[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mrv2_fixes import record
 from mrv2_fixes.errors import TargetUnusable
-from mrv2_fixes.targets.target import MARK, Target, metadata_version
+from mrv2_fixes.targets.target import MARK, Target, distribution
 
 
 class Files(Mapping[str, bytes]):
@@ -58,10 +58,14 @@ def _elsewhere(root: Path) -> str:
     return f"vllm/ is a link: its files are in {package.resolve()}" if package.is_symlink() else ""
 
 
+def distributions(root: Path) -> set[tuple[str, str]]:
+    """Name and version of each distribution of vLLM beside the package."""
+    metadata = root.glob("vllm*.dist-info/METADATA")
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in metadata)
+    return {found for text in texts if (found := distribution(text))}
+
+
 def _version(root: Path) -> str | None:
-    """Of the one distribution beside the package; None when there is none, or more than one."""
-    found = set()
-    for metadata in root.glob("vllm*.dist-info/METADATA"):
-        found.add(metadata_version(metadata.read_text(encoding="utf-8", errors="replace")))
-    found.discard(None)
-    return found.pop() if len(found) == 1 else None
+    """Of what is installed beside the package; None when nothing is, or of several versions."""
+    versions = {version for _, version in distributions(root)}
+    return versions.pop() if len(versions) == 1 else None

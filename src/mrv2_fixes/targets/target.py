@@ -70,11 +70,11 @@ class Target:
             raise TargetUnusable(f"{where}: {error}; install vLLM again") from error
 
 
-def metadata_version(text: str) -> str | None:
-    """The version in a distribution's METADATA, when the distribution is a vLLM by its name."""
+def distribution(text: str) -> tuple[str, str] | None:
+    """Name and version in a distribution's METADATA, when it is a vLLM by its name."""
     from email.parser import Parser  # not needed for most targets, and slow to import
 
     headers = Parser().parsestr(text, headersonly=True)
-    name = canonicalize_name(headers.get("Name") or "")
+    name, version = canonicalize_name(headers.get("Name") or ""), headers.get("Version")
     # What is installed beside vLLM, such as its plugins, has names that begin so too.
-    return headers.get("Version") if name in BUILDS else None
+    return (name, version) if name in BUILDS and version else None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mrv2_fixes import record
 from mrv2_fixes.errors import TargetUnusable
-from mrv2_fixes.targets.target import Target, metadata_version
+from mrv2_fixes.targets.target import Target, distribution
 
 # Encrypted members and unknown ways of compression are among what zipfile raises RuntimeError for.
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
@@ -91,10 +91,10 @@ def read(path: Path) -> Target:
     texts = [
         wheel.read(name).decode(errors="replace") for name in metadata if name in wheel.members
     ]
-    versions = [metadata_version(text) for text in texts]
-    if len(versions) != 1 or versions[0] is None:
+    found = [distribution(text) for text in texts]
+    if len(found) != 1 or found[0] is None:
         raise TargetUnusable(f"{path}: not a wheel of vLLM")
-    return Target("wheel", str(path), versions[0], Files(wheel), wheel=wheel)
+    return Target("wheel", str(path), found[0][1], Files(wheel), wheel=wheel)
 
 
 def _check_names(path: Path, names: list[str]) -> None:
