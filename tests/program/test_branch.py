@@ -369,10 +369,11 @@ def without_blobs(root: Path) -> Path:
 
 
 ANSWERS = [
-    (existing, (), 2, "give another --name, or delete it: git branch -D mrv2-fixes-0.24.0"),
+    (existing, (), 2, "/vllm branch -D mrv2-fixes-0.24.0"),
+    (existing, ("--name", "main"), 2, "there is a branch main: give another --name\n"),
     (existing_below, (), 2, "there is a branch mrv2-fixes-0.24.0/mine, and git keeps no branch"),
     (neighbour, ("--name", "fixes"), 2, "there is a branch fixes/one, and "),
-    (neighbour, ("--name", "fixes/one"), 2, "or delete it: git branch -D fixes/one"),
+    (neighbour, ("--name", "fixes/one"), 2, "there is a branch fixes/one: give another --name\n"),
     (neighbour, ("--name", "fixes/one/two"), 2, "there is a branch fixes/one, and "),
     (existing, ("--name", "a..b"), 2, "git takes no branch of that name"),
     (existing, ("--name", "-b"), 2, "git takes no branch of that name"),
@@ -409,7 +410,7 @@ def test_what_cannot_be_written_is_named(
     before = state(tmp_path)
     done = mrv2("branch", root, *options)
     assert done.returncode == status, done
-    assert says in done.stderr.splitlines()[-1]
+    assert says in done.stderr.splitlines(keepends=True)[-1]
     assert done.stdout == ""
     assert state(tmp_path) == before
 

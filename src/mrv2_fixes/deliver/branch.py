@@ -6,6 +6,7 @@ is killed leaves no branch, at most objects that git clears away in its own time
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -37,9 +38,9 @@ def write(plan: Plan, target: clone.Clone, name: str | None) -> Branch:
     Raises WrongCall when there is such a branch or there cannot be one, Drifted when a test to add
     is there with other content, GitError when git fails.
     """
-    if name is None:
-        name = commits.branch_name(commits.base_name(plan, target))
-    _check(target, name)
+    default = commits.branch_name(commits.base_name(plan, target))
+    name = default if name is None else name
+    _check(target, name, default)
     steps = commits.needed(plan)
     added = {path: text for step in steps for path, text in commits.added(step.patch).items()}
     there = clone.Files(target.path, target.commit, *plan.after, *added)
@@ -60,8 +61,11 @@ def write(plan: Plan, target: clone.Clone, name: str | None) -> Branch:
     return Branch(name, tuple(zip(ids, subjects, strict=True)), tuple(_notes(target, who)))
 
 
-def _check(target: clone.Clone, name: str) -> None:
-    """Raise WrongCall unless a branch of that name can be made."""
+def _check(target: clone.Clone, name: str, default: str) -> None:
+    """Raise WrongCall unless a branch of that name can be made.
+
+    default: the name of the one that an earlier run made, and that can go.
+    """
     try:
         git.run("check-ref-format", f"refs/heads/{name}", folder=target.path)
         git.run("check-ref-format", "--branch", name, folder=target.path)
@@ -69,9 +73,10 @@ def _check(target: clone.Clone, name: str) -> None:
         raise WrongCall(f"{name!r}: git takes no branch of that name: give another") from error
     found = _in_the_way(target, name)
     if found == name:
+        delete = shlex.join(["git", "-C", str(target.path), "branch", "-D", name])
         raise WrongCall(
-            f"{target.where}: there is a branch {name}: give another --name, "
-            f"or delete it: git branch -D {name}"
+            f"{target.where}: there is a branch {name}: give another --name"
+            + (f", or delete it: {delete}" if name == default else "")
         )
     if found:
         raise WrongCall(
