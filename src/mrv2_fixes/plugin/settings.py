@@ -29,12 +29,13 @@ class Settings:
 
 
 def read(environ: Mapping[str, str]) -> Settings:
-    """What `MRV2_FIXES` says: words between commas, each a mode, a group or a slug.
+    """What `MRV2_FIXES` says: words between commas, in any case, each a mode, a group or a slug.
 
     Without a mode it is strict, without patches the group `core`. Raises WrongCall for a word that
     is none of these, and for two modes.
     """
-    words = [word.strip() for word in environ.get(VARIABLE, "").split(",") if word.strip()]
+    said = environ.get(VARIABLE, "").lower().split(",")
+    words = [word.strip() for word in said if word.strip()]
     modes = {Mode(word) for word in words if word in set(Mode)}
     groups = {word for word in words if word in series.GROUPS}
     slugs = [word for word in words if word not in modes | groups]
@@ -43,9 +44,13 @@ def read(environ: Mapping[str, str]) -> Settings:
             f"{VARIABLE}={','.join(words)}: want one of strict, warn and off, and either core, all "
             "or slugs"
         )
+    known = [patch.slug for patch in series.load().patches]
+    unknown = [word for word in slugs if word not in known]
+    if unknown:
+        raise WrongCall(
+            f"{VARIABLE}={','.join(words)}: unknown {', '.join(unknown)}: want strict, warn, off, "
+            f"core, all or slugs: the series has {', '.join(known)}"
+        )
     mode = modes.pop() if modes else Mode.STRICT
-    try:
-        patches = series.load().select(slugs, groups.pop() if groups else "core")
-    except WrongCall as error:
-        raise WrongCall(f"{VARIABLE}={','.join(words)}: {error}") from error
+    patches = series.load().select(slugs, groups.pop() if groups else "core")
     return Settings(mode, () if mode is Mode.OFF else patches)
