@@ -18,12 +18,10 @@ from mrv2_fixes import known, plan, series
 from mrv2_fixes.plugin import running
 from mrv2_fixes.targets import folder
 
-from .conftest import Mrv2, Source
+from .conftest import HYBRID, Mrv2, Source
 
 pytestmark = pytest.mark.releases
 
-PACKAGE = "vllm/v1/worker/gpu"
-HYBRID = f"{PACKAGE}/model_states/mamba_hybrid.py"
 MODULE = "vllm.v1.worker.gpu.model_states.mamba_hybrid"
 BATCH, FORWARD, GATE = (patch.slug for patch in series.load().core)
 AFFECTED = ["0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0"]
@@ -96,7 +94,7 @@ def apply(root: Path, *slugs: str) -> None:
 # Why it is there; the vLLM; MRV2_FIXES; what the process ends with; what it must say.
 STARTS = [
     ("strict by default", None, "", 0, f"{FORWARD} import hook, {GATE} import hook"),
-    ("strict", None, "strict", 0, f"{BATCH} base"),
+    ("strict", None, "strict", 0, f"{BATCH} upstream"),
     ("a slug alone", None, FORWARD, 0, f"0.24.0: {FORWARD} import hook\n"),
     ("a slug with what it requires", None, GATE, 0, f"{FORWARD} import hook, {GATE} import hook"),
     ("a mode and a slug", None, f"warn,{FORWARD}", 0, f"0.24.0: {FORWARD} import hook\n"),
@@ -110,13 +108,19 @@ STARTS = [
     ("a group and a slug", None, f"all,{GATE}", 1, "either core, all or slugs"),
     ("drifted, strict", drift, "", 1, f"refusing to start: {GATE}: drifted: {HYBRID}: Mamba"),
     ("drifted, the way out", drift, "", 1, "MRV2_FIXES=warn starts without"),
-    ("drifted, newer", newer, "", 1, f"has {GATE} since 0.25.0, and this one says 0.99.0. MRV2_F"),
+    ("drifted, newer", newer, "", 1, f"vLLM has {GATE} since 0.25.0, and this one says 0.99.0"),
     ("drifted, warn", drift, "warn", 0, f"WARNING mrv2-fixes: {GATE} is NOT in this process"),
-    ("the rest under warn", drift, "warn", 0, f"unknown base: {BATCH} base, {FORWARD} import hook"),
+    (
+        "the rest under warn",
+        drift,
+        "warn",
+        0,
+        f"unknown base: {BATCH} upstream, {FORWARD} import hook",
+    ),
     ("drifted, not selected", drift, FORWARD, 0, f"{FORWARD} import hook"),
     ("an interrupted apply", interrupt, "", 1, "run mrv2 apply or mrv2 revert there"),
     ("the same under warn", interrupt, "warn", 1, "run mrv2 apply or mrv2 revert there"),
-    ("in the files already", apply, "", 0, f"{FORWARD} base, {GATE} base"),
+    ("in the files already", apply, "", 0, f"{FORWARD} applied, {GATE} applied"),
 ]
 
 
@@ -414,7 +418,10 @@ def test_status_leaves_out_what_a_server_leaves_out(source: Source, mrv2: Mrv2) 
         path.read_text().replace("dcp_local_seq_lens=", f"{BOUND}, dcp_local_seq_lens=")
     )
     done = mrv2("status", env={"PYTHONPATH": str(root), "MRV2_FIXES": "warn"})
-    assert f"starts, and nothing to do; NOT in: {FORWARD}, {GATE}" in done.stdout
+    assert (
+        f"starts, and the import hook has nothing to bring in; NOT in: {FORWARD}, {GATE}"
+        in done.stdout
+    )
     assert done.returncode == 3
 
 
@@ -423,4 +430,7 @@ def test_status_says_that_a_server_would_not_start(source: Source, mrv2: Mrv2) -
     drift(root)
     done = mrv2("status", env={"PYTHONPATH": str(root)})
     assert done.returncode == 3
-    assert f"does not start: {GATE}: neither in nor unnecessary" in done.stdout
+    assert (
+        f"does not start, since these do not fit: {GATE}; MRV2_FIXES=warn starts without"
+        in done.stdout
+    )

@@ -37,8 +37,13 @@ def forecast(target: Target, environ: Mapping[str, str]) -> Forecast | None:
         return Forecast(f"starts as its files are: {settings.VARIABLE}=off")
     made, left_out = start.decide(chosen, target)
     if left_out and chosen.mode is Mode.STRICT:
-        return Forecast(f"does not start: {', '.join(left_out)}: neither in nor unnecessary")
+        without = f"{settings.VARIABLE}=warn starts without"
+        return Forecast(f"does not start, since these do not fit: {', '.join(left_out)}; {without}")
     served = tuple(step.patch.slug for step in made.steps if step.state is State.NEEDED)
-    hooked = f"the import hook brings in {', '.join(served)}" if served else "nothing to do"
+    hooked = (
+        f"the import hook brings in {', '.join(served)}"
+        if served
+        else "the import hook has nothing to bring in"
+    )
     without = f"; NOT in: {', '.join(left_out)}" if left_out else ""
     return Forecast(f"starts, and {hooked}{without}", served)

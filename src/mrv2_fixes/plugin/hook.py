@@ -88,12 +88,16 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 class Loader(importlib.machinery.SourceFileLoader):
-    """Loads one module from its planned text."""
+    """Loads one module from its planned text; from its file's where nothing is planned.
+
+    planned_text: None where nothing is.
+    """
 
     def __init__(self, name: str, path: str, source: Source, say: Callable[[], None]) -> None:
         super().__init__(name, path)
         self._source = source
         self._say = say
+        self.planned_text = source.text
 
     def get_code(self, fullname: str) -> CodeType:
         """The code of the planned text, compiled anew.
@@ -101,14 +105,14 @@ class Loader(importlib.machinery.SourceFileLoader):
         Raises NotServed when the file has changed since the plan was made.
         """
         self._say()
-        served = self._source.text is not None
+        served = self.planned_text is not None
         place = f"{PLACE}/{self._source.path}" if served else self.path
         code: CodeType = compile(self.planned(), place, "exec", dont_inherit=True)
         return code
 
     def get_source(self, fullname: str) -> str | None:
         """The planned text, for tracebacks and, of a function, `inspect`."""
-        text = self._source.text
+        text = self.planned_text
         return super().get_source(fullname) if text is None else importlib.util.decode_source(text)
 
     def planned(self) -> bytes:
@@ -116,7 +120,7 @@ class Loader(importlib.machinery.SourceFileLoader):
         on_disk = self.get_data(self.path)
         if known.digest(on_disk) != self._source.before:
             raise NotServed(f"{self.path}: changed since this process started: start it again")
-        return on_disk if self._source.text is None else self._source.text
+        return on_disk if self.planned_text is None else self.planned_text
 
 
 def install(finder: Finder) -> None:

@@ -27,9 +27,8 @@ def report() -> dict[str, Any]:
     plugin: "strict", "warn" or "off", or "not loaded" when vLLM has not called it in this process.
     program, vllm, release: versions, and the published release that the files are; None for none.
     pid: of the process; the one entry that differs between workers.
-    modules: by name, `loaded`: by "import hook", from its "file" or "not yet"; and `sha256` of the
-    text that its code in memory is that of: the planned one, or the file's where nothing is
-    planned. None where the code is not that.
+    modules: by name, `loaded`: "import hook" with a planned text, "file" with that of its file, or
+    "not yet"; `sha256` of that text, None where the code in memory is another.
     patches: by slug, `state` in this process, in the words of `mrv2 status`; `how` it came in:
     "import hook", "apply", "wheel", "base", or empty when it did not; and `note`.
     """
@@ -73,7 +72,8 @@ def _module(path: str, text: bytes) -> dict[str, str | None]:
         return {"loaded": NOT_YET, "sha256": None}
     spec = getattr(sys.modules[start.module(path)], "__spec__", None)
     loader = getattr(spec, "loader", None)
-    hooked = isinstance(getattr(loader, "loader", loader), hook.Loader)
+    inner = getattr(loader, "loader", loader)
+    hooked = isinstance(inner, hook.Loader) and inner.planned_text is not None
     return {
         "loaded": "import hook" if hooked else "file",
         "sha256": known.digest(text) if right else None,

@@ -200,11 +200,17 @@ def in_memory(path: str, text: bytes) -> bool | None:
 
 def refusal(found: Mapping[str, Problem], target: Target) -> str:
     """Why the process does not start: which, where, and what to do."""
-    what = "; ".join(f"{slug}: {problem.why}" for slug, problem in found.items())
+    slugs: dict[str, list[str]] = {}
+    for slug, problem in found.items():
+        slugs.setdefault(problem.why, []).append(slug)
+    what = "; ".join(f"{', '.join(these)}: {why}" for why, these in slugs.items())
     upstream = [f"{slug} since {since}" for slug in found if (since := _upstream(slug, target))]
-    hint = f"vLLM itself has {', '.join(upstream)}, and this one says {target.version}. "
-    others = f"{settings.VARIABLE}=warn starts without, and `mrv2 status` says more"
-    return f"{target.where}: refusing to start: {what}. {hint if upstream else ''}{others}"
+    ways = [f"{settings.VARIABLE}=warn starts without"]
+    if upstream:
+        ways.append(f"vLLM has {', '.join(upstream)}, and this one says {target.version}")
+    if any(problem.state is State.TAMPERED for problem in found.values()):
+        ways.append("mrv2 revert --force puts back what was there before mrv2 apply")
+    return f"{target.where}: refusing to start: {what}. {'; '.join(ways)}"
 
 
 def _upstream(slug: str, target: Target) -> str:
@@ -223,11 +229,17 @@ def summary(now: Started) -> str:
     if now.plan is None or now.target is None:
         return f"{name}: off ({settings.VARIABLE}=off)"
     base = now.plan.release or f"{now.target.version or 'of no known version'}, an unknown base"
-    each = [
-        f"{step.patch.slug} {how(step, now.target) or step.state.value}" for step in now.plan.steps
-    ]
+    each = [f"{step.patch.slug} {_in(step, now.target)}" for step in now.plan.steps]
     each += [f"{slug} NOT in" for slug in now.left_out]
     return f"{name} on vLLM {base}: {', '.join(each)}"
+
+
+def _in(step: plan.Step, target: Target) -> str:
+    """How a patch comes into a process, or what it is to the files of its vLLM."""
+    way = how(step, target)
+    if step.state is State.NEEDED:
+        return way
+    return step.state.value if way in ("", "base") else f"{step.state.value} by {way}"
 
 
 def how(step: plan.Step, target: Target) -> str:
