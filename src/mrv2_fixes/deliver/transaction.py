@@ -117,8 +117,9 @@ def commit(root: Path, command: str, changes: Mapping[str, Change]) -> None:
 def recover(root: Path) -> str:
     """Settle what a command that was stopped left below `root`, whose lock the caller holds.
 
-    Returns one line about what was done, or nothing. A file that somebody changed meanwhile is left
-    alone, and named. Raises TargetUnusable when it can neither be finished nor taken back.
+    Returns one line about what was done, or nothing. It is finished, unless somebody changed a file
+    meanwhile, as by installing another vLLM: then everything else is taken back, and the file is
+    left alone and named. Raises TargetUnusable when neither can be done.
     """
     noted, journal = _load(root / NOTED), _load(root / JOURNAL)
     if journal is None:
@@ -136,12 +137,18 @@ def recover(root: Path) -> str:
         ]
         for path, change in journal.changes.items():
             _remove(_staged(root / path))
-            if path not in foreign:
+            if not foreign:
                 _put(root / path, change.after)
+            elif change.derived:
+                _remove(root / path)  # nobody knows what it would be taken for
+            elif path not in foreign:
+                _put(root / path, change.before)
         _sync(root / path for path in journal.changes)
         _end(root)
-    left = f"; changed by someone else meanwhile, and left alone: {', '.join(foreign)}"
-    return f"finished an interrupted {journal.command}{left if foreign else ''}"
+    if not foreign:
+        return f"finished an interrupted {journal.command}"
+    left = f"changed by someone else meanwhile, and left alone: {', '.join(foreign)}"
+    return f"took back an interrupted {journal.command}; {left}"
 
 
 @contextlib.contextmanager
