@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from packaging.utils import canonicalize_name
 
-from mrv2_fixes import record
+from mrv2_fixes import known, record
 from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.record import Record
 
@@ -52,7 +52,11 @@ class Target:
 
     def upgraded_since(self, found: Record) -> bool:
         """Whether a record is of another vLLM, over which this one was installed."""
-        return None not in (found.vllm, self.version) and found.vllm != self.version
+        if found.vllm is not None and self.version is not None:
+            return found.vllm != self.version
+        # A release as published has nothing in that was written.
+        match = known.match(self.files, self.version, known.releases())
+        return match is not None and not match.applied
 
     def any_record(self) -> Record | None:
         """The same, also of another vLLM, over which this one was installed."""
