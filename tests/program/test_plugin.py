@@ -410,6 +410,16 @@ def test_status_says_what_a_server_started_here_would_run(
     assert says in done.stdout + done.stderr
 
 
+def test_the_module_finds_what_a_server_would_import(source: Source) -> None:
+    """And not a vLLM that lies in the folder at hand."""
+    root, here = source("0.24.0"), source("0.33.0")
+    command = [sys.executable, "-m", "mrv2_fixes", "status"]
+    done = subprocess.run(
+        command, cwd=here, env={"PYTHONPATH": str(root)}, capture_output=True, text=True, check=True
+    )
+    assert f"{root / 'vllm'} (installed): files of 0.24.0" in done.stdout
+
+
 def test_status_leaves_out_what_a_server_leaves_out(source: Source, mrv2: Mrv2) -> None:
     """Also what requires a patch that does not fit."""
     root = source("0.24.0")
