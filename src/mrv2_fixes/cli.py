@@ -164,7 +164,7 @@ def branch(clone: Path, slugs: tuple[str, ...], group: str, base: str, name: str
     from mrv2_fixes.targets import clone as target
 
     opened = target.read(clone, base)
-    made = _fitting(opened, slugs, group)
+    made = _fitting(opened, slugs, group, status=base == "HEAD")
     if not commits.needed(made):
         progress(f"{opened.where}: no branch to write: {commits.states(made)}")
         return 0
@@ -217,13 +217,16 @@ def _deliverable(
     return _fitting(opened, slugs, group), opened
 
 
-def _fitting(opened: targets.Target, slugs: tuple[str, ...], group: str) -> plan.Plan:
-    """The plan for a target. Raises Drifted when a patch does not fit it."""
+def _fitting(
+    opened: targets.Target, slugs: tuple[str, ...], group: str, status: bool = True
+) -> plan.Plan:
+    """The plan for a target. Raises Drifted when a patch does not fit it.
+
+    status: whether `mrv2 status` reads the same of it.
+    """
     patches = series.load().select(slugs, group)
     made = plan.make(patches, opened.files, version=opened.version, record=opened.record())
-    if made.drifted():
-        details = dict.fromkeys(step.detail for step in made.drifted())
-        raise errors.Drifted(f"{opened.where}: {'; '.join(details)}")
+    made.check(opened.where, status)
     for note in (opened.note, *(f"{slug}: {note}" for slug, note in made.notes().items())):
         if note:
             progress(note)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from mrv2_fixes import known
-from mrv2_fixes.errors import SeriesError
+from mrv2_fixes.errors import Drifted, SeriesError
 from mrv2_fixes.record import Record
 from mrv2_fixes.series import Patch
 
@@ -63,6 +64,29 @@ class Plan(msgspec.Struct, frozen=True):
     def drifted(self) -> list[Step]:
         """The steps that keep the plan from being delivered."""
         return [step for step in self.steps if step.state in (State.DRIFTED, State.TAMPERED)]
+
+    def check(self, where: str, status: bool = True) -> None:
+        """Raise Drifted, which names each patch that does not fit, when there is one.
+
+        where: the target, as a command takes it. status: whether `mrv2 status` reads it so.
+        """
+        drifted = self.drifted()
+        if not drifted:
+            return
+        slugs: dict[str, list[str]] = {}
+        for step in drifted:
+            slugs.setdefault(f"{step.state.value}: {step.detail}", []).append(step.patch.slug)
+        what = "; ".join(f"{', '.join(of)}: {detail}" for detail, of in slugs.items())
+        unfit = {step.patch.slug for step in drifted}
+        fits = [
+            step.patch.slug
+            for step in self.steps
+            if step.state is State.NEEDED and unfit.isdisjoint(step.patch.header.requires)
+        ]
+        ways = [f"mrv2 status {shlex.quote(where)} shows all"] if status else []
+        ways += [f"--patch {fits[0]} takes one"] if fits else []
+        parts = (f"{where}: {what}", "nothing is changed", ", ".join(ways))
+        raise Drifted("; ".join(filter(None, parts)))
 
     def base(self, version: str | None) -> str:
         """What the base is, in words; `version` is what it says it is, None when it does not."""

@@ -312,7 +312,9 @@ def test_a_drift_changes_nothing(root: Path, mrv2: Mrv2) -> None:
     before = snapshot(root)
     done = mrv2("apply", root)
     assert done.returncode == 3
+    assert f"gate-speculative-tensors: drifted: {HYBRID}: " in done.stderr
     assert "sought method prepare_attn" in done.stderr
+    assert f"; nothing is changed; mrv2 status {root} shows all" in done.stderr
     assert snapshot(root) == before
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mrv2_fixes import series
+
 from .conftest import Mrv2, Source
 
 pytestmark = pytest.mark.releases
@@ -218,7 +220,10 @@ def test_a_drift_is_one_line_and_exit_status_3(source: Source, mrv2: Mrv2) -> No
         done = mrv2(command, root)
         assert done.returncode == 3
         assert done.stderr.count("\n") == 1
-        assert "MambaHybridModelState: sought method prepare_attn" in done.stderr
+        slugs = ", ".join(patch.slug for patch in series.load().core)
+        place = f"{HYBRID}: MambaHybridModelState: sought method prepare_attn"
+        assert done.stderr.startswith(f"mrv2: {root}: {slugs}: drifted: {place}")
+        assert done.stderr.endswith(f"; nothing is changed; mrv2 status {root} shows all\n")
     status = mrv2("status", root)
     assert status.returncode == 3
     assert "unknown base" in status.stdout

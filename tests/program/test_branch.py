@@ -333,7 +333,7 @@ def switched(root: Path) -> Path:
 
 def drifted(root: Path) -> Path:
     text = (root / HYBRID).read_text()
-    commit(root, HYBRID, text.replace("build_attn_metadata", "build_metadata"))
+    commit(root, HYBRID, text.replace("if not for_capture:", "if not for_capture and self.on:"))
     return root
 
 
@@ -383,7 +383,9 @@ ANSWERS = [
     (existing, ("--base", "nowhere"), 2, "no commit 'nowhere' there: fetch it"),
     (existing, ("--base", "v0.24.0:vllm"), 2, "no commit 'v0.24.0:vllm' there"),
     (existing, ("--base", ""), 2, "no commit '' there"),
-    (drifted, (), 3, f"{HYBRID}"),
+    (drifted, (), 3, f"gate-speculative-tensors: drifted: {HYBRID}: "),
+    (drifted, (), 3, "/vllm shows all, --patch forward-seq-lens-cpu-upper-bound takes one"),
+    (drifted, ("--base", "main"), 3, "nothing is changed; --patch forward-seq-lens-"),
     (another_test, (), 3, f"{TINY_MODELS}: another file of that name is in "),
     (subfolder, (), 4, "/vllm: a folder inside the clone "),
     (no_clone, (), 4, "not a git clone; `mrv2 diff` and `mrv2 build` take any vLLM"),

@@ -112,9 +112,7 @@ def _patches(slugs: Collection[str]) -> list[Patch]:
 
 def _plan(site: Site, patches: Sequence[Patch]) -> Plan:
     made = site.plan(patches)
-    if made.drifted():
-        details = dict.fromkeys(step.detail for step in made.drifted())
-        raise Drifted(f"{site.target.where}: {'; '.join(details)}; nothing is changed")
+    made.check(site.target.where)
     return made
 
 

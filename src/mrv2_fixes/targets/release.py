@@ -23,7 +23,7 @@ PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(17, 40)), "manyl
 def read(number: str, progress: Callable[[str], None]) -> Target:
     """The release `number`, from its wheel. Raises TargetUnusable as `official_wheel` does."""
     found = wheel.read(official_wheel(number, progress))
-    return Target("release", f"vllm {number}", found.version, found.files, wheel=found.wheel)
+    return Target("release", f"vllm=={number}", found.version, found.files, wheel=found.wheel)
 
 
 def official_wheel(number: str, progress: Callable[[str], None]) -> Path:
