@@ -201,6 +201,7 @@ def test_what_somebody_changed_since_is_left_alone_unless_told(
         done = mrv2(command, root)
         assert done.returncode == 3
         assert "tampered" in done.stderr
+        assert f"; mrv2 revert --force {root} puts back" in done.stderr
         assert named in done.stderr
         assert done.stderr.count("\n") == 1
         assert snapshot(root) == changed
@@ -267,6 +268,7 @@ def test_old_files_never_get_into_another_vllm(root: Path, source: Source, mrv2:
     done = mrv2("revert", root)
     assert done.returncode == 3
     assert "0.25.0, installed over 0.22.1" in done.stderr
+    assert f"; mrv2 revert --force {root} takes the record" in done.stderr
     assert snapshot(root) == upgraded
     assert mrv2("revert", "--force", root).returncode == 0
     del upgraded[record.PATH]
@@ -417,18 +419,23 @@ def test_what_is_not_changed_in_place_says_what_does(
     clone = source("0.24.0")
     git(clone, "init", "-q")
     (tmp_path / "a.whl").write_text("")
+    (tmp_path / "notes.txt").write_text("")
     (tmp_path / "empty").mkdir()
-    table: list[tuple[str | Path, int, str]] = [
-        (clone, 2, f"a git clone: mrv2 branch {clone}"),
-        (clone / "vllm", 2, f"a git clone: mrv2 branch {clone}"),
-        ("0.24.0", 2, "mrv2 build 0.24.0 makes a patched wheel"),
-        (tmp_path / "a.whl", 2, f"mrv2 build {tmp_path / 'a.whl'}"),
-        ("", 2, "the target is empty"),
-        (tmp_path / "empty", 4, "not a vLLM"),
-        (tmp_path / "missing", 4, "no such folder"),
+    delete = f"a git clone: git -C {clone} branch -D mrv2-fixes-RELEASE"
+    installed = "not changed in place: of a vLLM that was, name its site-packages"
+    # The target; the exit status; what apply says, and what revert does.
+    table: list[tuple[str | Path, int, str, str]] = [
+        (clone, 2, f"a git clone: mrv2 branch {clone}", delete),
+        (clone / "vllm", 2, f"a git clone: mrv2 branch {clone}", delete),
+        ("0.24.0", 2, "mrv2 build 0.24.0 makes a patched wheel", installed),
+        (tmp_path / "a.whl", 2, f"mrv2 build {tmp_path / 'a.whl'}", installed),
+        (tmp_path / "notes.txt", 4, *2 * ("a wheel (.whl): name its site-packages",)),
+        ("", 2, *2 * ("the target is empty: name its site-packages",)),
+        (tmp_path / "empty", 4, *2 * ("not a vLLM",)),
+        (tmp_path / "missing", 4, *2 * ("no such folder: name its site-packages",)),
     ]
-    for command in ("apply", "revert"):
-        for target, status, says in table:
+    for target, status, *answers in table:
+        for command, says in zip(("apply", "revert"), answers, strict=True):
             done = mrv2(command, target)
             assert done.returncode == status, done
             assert says in done.stderr
@@ -451,7 +458,8 @@ def test_of_several_it_is_the_one_that_python_finds(
     assert f"not what Python finds, and left alone: {second / 'vllm'}" in done.stdout
     assert (first / record.PATH).exists()
     assert not (second / record.PATH).exists()
-    assert "no vLLM in this Python" in mrv2("apply", env=on_path(namespace)).stderr
+    alone = mrv2("apply", env=on_path(namespace))
+    assert alone.stderr == "mrv2: no vLLM in this Python: name its site-packages\n"
 
 
 def test_an_editable_install_is_somebody_s_source(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +44,8 @@ def apply(name: str | None, patches: Sequence[Patch], progress: Progress) -> Don
     a file was changed since it was written, TargetUnusable when it cannot be written. Then nothing
     is changed.
     """
-    with _open(name, progress) as site:
-        wanted = _patches({*site.slugs, *(patch.slug for patch in patches)})
+    with _open(name, "apply", progress) as site:
+        wanted = _patches(site, {*site.slugs, *(patch.slug for patch in patches)})
         made = _plan(site, wanted)
         for slug, note in made.notes().items():
             progress(f"{slug}: {note}")
@@ -67,7 +68,7 @@ def revert(name: str | None, slugs: Collection[str], force: bool, progress: Prog
     had the patches, it is the record alone that goes.
     Raises as `apply` does, and WrongCall when a patch that stays requires one that goes.
     """
-    with _open(name, progress) as site:
+    with _open(name, "revert", progress) as site:
         for slug in set(slugs).difference(site.slugs):
             series.load().patch(slug)
         every = series.load().patches
@@ -79,7 +80,7 @@ def revert(name: str | None, slugs: Collection[str], force: bool, progress: Prog
         if not site.slugs:
             _check_not_in(site)
             return Done(site.target, site.now(shown), ())
-        staying = _patches([slug for slug in site.slugs if slugs and slug not in slugs])
+        staying = _patches(site, [slug for slug in site.slugs if slugs and slug not in slugs])
         _check_requirements(staying, {*site.slugs}.difference(patch.slug for patch in staying))
         made = _plan(site, staying) if staying else None
         changed = _bring(site, "revert", made, force)
@@ -87,9 +88,9 @@ def revert(name: str | None, slugs: Collection[str], force: bool, progress: Prog
 
 
 @contextlib.contextmanager
-def _open(name: str | None, progress: Progress) -> Iterator[Site]:
+def _open(name: str | None, command: str, progress: Progress) -> Iterator[Site]:
     """The vLLM that `name` means, for this process alone, with nothing left half done."""
-    root = targets.root(name)
+    root = targets.root(name, command)
 
     def waiting() -> None:
         progress(f"{root}: waiting for another mrv2 that is at work there")
@@ -101,13 +102,18 @@ def _open(name: str | None, progress: Progress) -> Iterator[Site]:
         yield Site(root, targets.open_target(name, progress))
 
 
-def _patches(slugs: Collection[str]) -> list[Patch]:
+def _patches(site: Site, slugs: Collection[str]) -> list[Patch]:
     """The patches of these names, in order. Raises WrongCall for one that the series lacks."""
     patches = [patch for patch in series.load().patches if patch.slug in slugs]
     missing = sorted({*slugs}.difference(patch.slug for patch in patches))
     if missing:
-        raise WrongCall(f"{', '.join(missing)}: in, but not in this series: mrv2 revert first")
+        raise WrongCall(f"{', '.join(missing)}: in, but not in this series: {_revert(site)} first")
     return patches
+
+
+def _revert(site: Site, *options: str) -> str:
+    """What to type to take out what is in."""
+    return shlex.join(["mrv2", "revert", *options, str(site.root)])
 
 
 def _plan(site: Site, patches: Sequence[Patch]) -> Plan:
@@ -121,7 +127,7 @@ def _check_tampered(site: Site) -> None:
     if changed:
         raise Drifted(
             f"{site.target.where}: tampered: changed since mrv2 wrote it, and left alone: "
-            f"{', '.join(changed)}; mrv2 revert --force puts back what was there at first"
+            f"{', '.join(changed)}; {_revert(site, '--force')} puts back what was there at first"
         )
 
 
@@ -129,8 +135,8 @@ def _check_forced(site: Site, force: bool) -> None:
     if not force and site.record:
         raise Drifted(
             f"{site.target.where}: {site.target.version}, installed over {site.record.vllm} that "
-            "had the patches: there is nothing to take back; mrv2 revert --force takes the record "
-            "of them away, and touches nothing else"
+            f"had the patches: there is nothing to take back; {_revert(site, '--force')} takes the "
+            "record of them away, and touches nothing else"
         )
 
 

@@ -6,6 +6,7 @@ Reading a target never imports or runs its code.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from mrv2_fixes.targets.target import MARK, Target
 
 __all__ = ["Target", "open_target", "root"]
 
-EMPTY = "the target is empty: name a folder, clone, wheel or release"
+IN_PLACE = "name its site-packages"
 RELEASE = re.compile(r"(?:v|vllm==)?(\d+(?:\.\d+)+(?:\.?(?:post|rc)\d+)?)")
 
 
@@ -37,7 +38,7 @@ def open_target(name: str | None, progress: Callable[[str], None]) -> Target:
 
         return release.read(numbered[1], progress)
     if not name:
-        raise WrongCall(EMPTY)
+        raise WrongCall("the target is empty: name a folder, clone, wheel or release")
     if path.is_dir():
         from mrv2_fixes.targets import clone, folder
 
@@ -51,29 +52,40 @@ def open_target(name: str | None, progress: Callable[[str], None]) -> Target:
     )
 
 
-def root(name: str | None) -> Path:
+def root(name: str | None, command: str) -> Path:
     """The folder that holds the `vllm/` of a target that can be changed in place.
 
+    command: "apply" or "revert", which is to change it.
     Raises WrongCall for one that cannot, TargetUnusable when there is no vLLM.
     """
     from mrv2_fixes.targets import clone, folder, installed
 
     if name is None:
-        found = installed.root()
+        found = installed.root(IN_PLACE)
     elif not name:
-        raise WrongCall(EMPTY)
-    elif RELEASE.fullmatch(name) or Path(name).is_file():
-        raise WrongCall(f"{name}: not changed in place: mrv2 build {name} makes a patched wheel")
+        raise WrongCall(f"the target is empty: {IN_PLACE}")
+    elif RELEASE.fullmatch(name) or (Path(name).is_file() and name.endswith(".whl")):
+        ways = {
+            "apply": f"mrv2 build {shlex.quote(name)} makes a patched wheel",
+            "revert": f"of a vLLM that was, {IN_PLACE}",
+        }
+        raise WrongCall(f"{name}: not changed in place: {ways[command]}")
     elif not Path(name).is_dir():
-        raise TargetUnusable(f"{name}: no such folder")
+        fault = "neither a folder nor a wheel (.whl)" if Path(name).exists() else "no such folder"
+        raise TargetUnusable(f"{name}: {fault}: {IN_PLACE}")
     else:
         found = folder.root_of(Path(name))
     if clone.is_clone(found):
-        raise WrongCall(f"{found}: a git clone: mrv2 branch {found} writes the commits there")
+        path = shlex.quote(str(found))
+        ways = {
+            "apply": f"mrv2 branch {path} writes the commits there",
+            "revert": f"git -C {path} branch -D mrv2-fixes-RELEASE deletes what mrv2 branch wrote",
+        }
+        raise WrongCall(f"{found}: a git clone: {ways[command]}")
     if name is None and installed.is_editable():
         raise WrongCall(
             f"{found}: a source that is installed editable: if it is to be changed itself, "
-            f"mrv2 apply {found}"
+            f"mrv2 {command} {shlex.quote(str(found))}"
         )
     if not (found / MARK).is_file():
         raise TargetUnusable(f"{found}: not a vLLM: no {MARK}")

@@ -36,12 +36,15 @@ def is_editable() -> bool:
     return False
 
 
-def root() -> Path:
-    """The folder that holds its `vllm/`. Raises TargetUnusable when there is none."""
+def root(instead: str = "name a folder, clone, wheel or release") -> Path:
+    """The folder that holds its `vllm/`. Raises TargetUnusable when there is none.
+
+    instead: the way out.
+    """
     spec = importlib.util.find_spec("vllm")
     # A folder of that name without an __init__.py, as in this repository, has no origin.
     if spec is None or spec.origin is None:
-        raise TargetUnusable("no vLLM in this Python: name a folder, clone, wheel or release")
+        raise TargetUnusable(f"no vLLM in this Python: {instead}")
     return Path(spec.origin).parent.parent.resolve()
 
 
