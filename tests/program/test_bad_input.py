@@ -189,7 +189,9 @@ def test_a_number_is_a_release_and_a_path_is_a_folder(
     published: Source, mrv2: Mrv2, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere" / "0.24.0").mkdir()
-    assert "0.24.0 (release): files of 0.24.0" in mrv2("status", "0.24.0").stdout
+    named = mrv2("status", "0.24.0").stdout
+    assert "vllm==0.24.0 (release): files of 0.24.0" in named
+    assert mrv2("status", "0.24").stdout == mrv2("status", "vllm==0.24.0").stdout == named
     assert "mrv2: 0.24.0: not a vLLM" in mrv2("status", "./0.24.0").stderr
 
 

@@ -5,11 +5,13 @@ Reading a target never imports or runs its code.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from mrv2_fixes import known
 from mrv2_fixes.errors import TargetUnusable, WrongCall
 from mrv2_fixes.targets.target import MARK, Target
 
@@ -36,7 +38,10 @@ def open_target(name: str | None, progress: Callable[[str], None]) -> Target:
     if numbered:
         from mrv2_fixes.targets import release
 
-        return release.read(numbered[1], progress)
+        number = numbered[1]
+        with contextlib.suppress(TargetUnusable):  # a release newer than this program
+            number = known.number(number)
+        return release.read(number, progress)
     if not name:
         raise WrongCall("the target is empty: name a folder, clone, wheel or release")
     if path.is_dir():
