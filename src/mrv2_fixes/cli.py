@@ -65,7 +65,10 @@ def cli() -> None:
 @selecting
 @as_json
 def status(target: str | None, slugs: tuple[str, ...], group: str, as_json: bool) -> int:
-    """What this vLLM has and needs."""
+    """What this vLLM has and needs.
+
+    TARGET: nothing (the vLLM of this Python), a folder, a git clone, a wheel or a release number.
+    """
     patches = series.load().select(slugs, group)
     opened = targets.open_target(target, progress)
     made = plan.quick(patches, opened.files, version=opened.version, record=opened.record())
@@ -100,7 +103,10 @@ def explain(slug: str, as_json: bool) -> int:
 @click.argument("target", required=False)
 @selecting
 def diff(target: str | None, slugs: tuple[str, ...], group: str) -> int:
-    """The change as a unified diff."""
+    """The change as a unified diff.
+
+    TARGET: nothing (the vLLM of this Python), a folder, a git clone, a wheel or a release number.
+    """
     made, _ = _deliverable(target, slugs, group)
     click.echo(printing.diff(made).encode("utf-8", "surrogateescape"), nl=False)
     return _exit_status(made)
@@ -111,7 +117,10 @@ def diff(target: str | None, slugs: tuple[str, ...], group: str) -> int:
 @selecting
 @as_json
 def apply(target: str | None, slugs: tuple[str, ...], group: str, as_json: bool) -> int:
-    """Change an installed vLLM, or a folder, all of it or nothing."""
+    """Change an installed vLLM, or a folder, all of it or nothing.
+
+    TARGET: nothing (the vLLM of this Python), or a folder such as a site-packages.
+    """
     from mrv2_fixes.deliver import in_place
 
     done = in_place.apply(target, series.load().select(slugs, group), progress)
@@ -125,7 +134,10 @@ def apply(target: str | None, slugs: tuple[str, ...], group: str, as_json: bool)
 @click.option("--force", is_flag=True, help="Also where a file was changed since.")
 @as_json
 def revert(target: str | None, slugs: tuple[str, ...], force: bool, as_json: bool) -> int:
-    """Take out what apply put in; every file is as it was."""
+    """Take out what apply put in; every file is as it was.
+
+    TARGET: nothing (the vLLM of this Python), or a folder such as a site-packages.
+    """
     from mrv2_fixes.deliver import in_place
 
     _print_done(in_place.revert(target, slugs, force, progress), as_json)
@@ -133,13 +145,13 @@ def revert(target: str | None, slugs: tuple[str, ...], force: bool, as_json: boo
 
 
 @cli.command()
-@click.argument("target", metavar="RELEASE|TARGET")
+@click.argument("target", metavar="TARGET")
 @selecting
 @click.option("--output", type=click.Path(path_type=Path), default=Path("dist"), show_default=True)
 def build(target: str, slugs: tuple[str, ...], group: str, output: Path) -> int:
     """Patch files, git bundle, patched wheel and checksums, in dist/RELEASE/.
 
-    The wheel is made of a release or of a wheel.
+    TARGET: a release number, a wheel, a folder or a git clone. A wheel is made of the first two.
     """
     from mrv2_fixes.deliver import artifacts
 

@@ -262,6 +262,14 @@ def test_a_wrong_call_is_exit_status_2(mrv2: Mrv2, arguments: list[str], says: s
     assert says in done.stderr
 
 
+@pytest.mark.parametrize("command", ["status", "diff", "apply", "revert", "build"])
+def test_help_says_what_a_target_may_be(mrv2: Mrv2, command: str) -> None:
+    _, _, said = " ".join(mrv2(command, "--help").stdout.split()).partition(" TARGET: ")
+    assert "a folder" in said
+    assert ("nothing (the vLLM of this Python)" in said) == (command != "build")
+    assert ("a release number" in said) == (command not in ("apply", "revert"))
+
+
 def test_a_release_that_does_not_exist_has_no_proof(mrv2: Mrv2) -> None:
     done = mrv2("verify", "9.9.9")
     assert done.returncode == 4
