@@ -183,6 +183,18 @@ def test_only_an_earlier_build_is_replaced(
     assert (built / "notes.txt").read_text() == "mine"
 
 
+def test_a_wheel_that_goes_with_an_earlier_build_is_named(
+    published: Source, mrv2: Mrv2, tmp_path: Path
+) -> None:
+    built = build(mrv2, published("0.24.0"), tmp_path)
+    (built / "vllm-0.24.0+mrv2.1-py3-none-any.whl").touch()
+    with (built / "SHA256SUMS").open("a") as sums:
+        sums.write("0  vllm-0.24.0+mrv2.1-py3-none-any.whl\n")
+    done = mrv2("build", published("0.24.0"))
+    assert "with the earlier build goes vllm-0.24.0+mrv2.1-py3-none-any.whl\n" in done.stderr
+    assert not list(built.glob("*.whl"))
+
+
 def test_nothing_to_build_writes_nothing(published: Source, mrv2: Mrv2, tmp_path: Path) -> None:
     done = mrv2("build", published("0.33.0"))
     assert done.returncode == 0

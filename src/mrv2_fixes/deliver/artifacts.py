@@ -52,7 +52,10 @@ def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], No
     final = output / name
     _check_replaceable(final)
     patched = wheel.patched(plan, target, series.load(), progress)
-    progress(f"writing the commits for {name}: {len(needed)}")
+    kept = {patched.name} if patched else set()
+    going = sorted({path.name for path in final.glob("*.whl")} - kept)
+    gone = f"; with the earlier build goes {', '.join(going)}" if going else ""
+    progress(f"writing the commits for {name}: {len(needed)}{gone}")
     new = not output.exists()
     output.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as on_failure, tempfile.TemporaryDirectory(dir=output) as temporary:
