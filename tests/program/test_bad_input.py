@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -14,11 +13,9 @@ import pytest
 
 from mrv2_fixes import series
 
-from .conftest import Mrv2, Source
+from .conftest import HYBRID, Mrv2, Source, clone_of, git
 
 pytestmark = pytest.mark.releases
-
-HYBRID = "vllm/v1/worker/gpu/model_states/mamba_hybrid.py"
 
 
 def wheel_of(root: Path, into: Path) -> Path:
@@ -27,15 +24,6 @@ def wheel_of(root: Path, into: Path) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         for file in sorted(root.rglob("*")):
             archive.write(file, file.relative_to(root))
-    return path
-
-
-def clone_of(root: Path, into: Path) -> Path:
-    """A git clone whose HEAD is what the source folder of a release holds."""
-    path = shutil.copytree(root, into / "clone")
-    git = ["git", "-C", str(path), "-c", "user.name=A", "-c", "user.email=a@example.org"]
-    for command in (["init", "-q"], ["add", "vllm"], ["commit", "-qm", "vLLM"], ["tag", "v0.24.0"]):
-        subprocess.run([*git, *command], check=True)
     return path
 
 
@@ -71,14 +59,13 @@ def damaged_wheel(root: Path, into: Path) -> Path:
 
 def other_clone(root: Path, into: Path) -> Path:
     path = clone_of(root, into)
-    git = ["git", "-C", str(path), "-c", "user.name=A", "-c", "user.email=a@example.org"]
-    subprocess.run([*git, "rm", "-q", "-r", "vllm"], check=True)
-    subprocess.run([*git, "commit", "-qm", "nothing"], check=True)
+    git(path, "rm", "-q", "-r", "vllm")
+    git(path, "commit", "-qm", "nothing")
     return path
 
 
 def clone_without_commits(root: Path, into: Path) -> Path:
-    subprocess.run(["git", "init", "-q", into / "clone"], check=True)
+    git(into, "init", "-q", "clone")
     return into / "clone"
 
 
@@ -176,7 +163,7 @@ def test_reading_a_clone_runs_nothing_of_it_and_writes_nothing(
     spy = tmp_path / "spy"
     spy.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     spy.chmod(0o755)
-    subprocess.run(["git", "-C", clone, "config", "core.fsmonitor", str(spy)], check=True)
+    git(clone, "config", "core.fsmonitor", str(spy))
     os.utime(clone / HYBRID)
     before = {path: path.read_bytes() for path in (clone / ".git").rglob("*") if path.is_file()}
     assert mrv2("status", clone).returncode == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,29 +11,12 @@ import pytest
 from mrv2_fixes import plan, series
 from mrv2_fixes.targets import folder
 
-from .conftest import Mrv2, Source
+from .conftest import AFFECTED, Mrv2, Source, clone_of, git
 
 pytestmark = pytest.mark.releases
 
-NUMBER_OF_PATCHES = {"0.21.0": 3, "0.22.0": 3, "0.22.1": 3, "0.23.0": 2, "0.24.0": 2}
 IDENTITY = {"GIT_AUTHOR_NAME": "Ada Byron", "GIT_AUTHOR_EMAIL": "ada@example.org"}
 NOBODY = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-
-
-def git(root: Path, *arguments: str | Path) -> str:
-    identity = ("-c", "user.name=A Fork", "-c", "user.email=fork@example.org")
-    command = ["git", "-C", str(root), *identity, *map(str, arguments)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def a_clone(source: Source, release: str) -> Path:
-    """A repository with the release's files and a file that the patches know nothing of."""
-    root = source(release)
-    (root / "README.md").write_text("a fork\n")
-    git(root, "init", "-q", "-b", "main")
-    git(root, "add", "-A")
-    git(root, "commit", "-qm", f"vLLM {release}")
-    return root
 
 
 def build(mrv2: Mrv2, root: Path, tmp_path: Path, **env: str) -> Path:
@@ -44,26 +26,24 @@ def build(mrv2: Mrv2, root: Path, tmp_path: Path, **env: str) -> Path:
     return built
 
 
-@pytest.mark.parametrize("release", NUMBER_OF_PATCHES)
+@pytest.mark.parametrize("release", AFFECTED)
 def test_patch_files_go_on_with_plain_git_am(
-    source: Source, published: Source, mrv2: Mrv2, tmp_path: Path, release: str
+    published: Source, mrv2: Mrv2, tmp_path: Path, release: str
 ) -> None:
     built = build(mrv2, published(release), tmp_path)
     patches = sorted(built.glob("*.patch"))
     assert built.name == release
-    assert len(patches) == NUMBER_OF_PATCHES[release]
-    clone = a_clone(source, release)
+    assert len(patches) == AFFECTED[release]
+    clone = clone_of(published(release), tmp_path)
     git(clone, "am", *patches)
     made = plan.make(series.load().core, folder.Files(published(release)))
     assert {path: (clone / path).read_bytes() for path in made.after} == made.after
 
 
-def test_commits_are_vllms_in_style(
-    source: Source, published: Source, mrv2: Mrv2, tmp_path: Path
-) -> None:
+def test_commits_are_vllms_in_style(published: Source, mrv2: Mrv2, tmp_path: Path) -> None:
     """Bracketed title, who git says commits, signed off; no file but the patch's own."""
     built = build(mrv2, published("0.22.1"), tmp_path)
-    clone = a_clone(source, "0.22.1")
+    clone = clone_of(published("0.22.1"), tmp_path)
     # Plain `git am` takes brackets in front of a subject for those of a mail.
     git(clone, "am", "--keep-non-patch", *sorted(built.glob("*.patch")))
     for patch, commit in zip(
@@ -79,10 +59,10 @@ def test_commits_are_vllms_in_style(
 
 
 def test_each_commit_brings_the_tests_of_its_fix(
-    source: Source, published: Source, mrv2: Mrv2, tmp_path: Path
+    published: Source, mrv2: Mrv2, tmp_path: Path
 ) -> None:
     built = build(mrv2, published("0.22.1"), tmp_path)
-    clone = a_clone(source, "0.22.1")
+    clone = clone_of(published("0.22.1"), tmp_path)
     for patch, file in zip(series.load().core, sorted(built.glob("*.patch")), strict=True):
         git(clone, "am", file)
         for path in patch.header.adds:
@@ -91,11 +71,9 @@ def test_each_commit_brings_the_tests_of_its_fix(
             assert (clone / reproducer.test.partition("::")[0]).exists()
 
 
-def test_the_bundle_holds_the_same_commits(
-    source: Source, published: Source, mrv2: Mrv2, tmp_path: Path
-) -> None:
+def test_the_bundle_holds_the_same_commits(published: Source, mrv2: Mrv2, tmp_path: Path) -> None:
     built = build(mrv2, published("0.22.1"), tmp_path)
-    clone = a_clone(source, "0.22.1")
+    clone = clone_of(published("0.22.1"), tmp_path)
     git(clone, "fetch", "-q", next(built.glob("*.bundle")), "+refs/heads/*:refs/fixes/*")
     git(clone, "cherry-pick", "fixes/base..fixes/mrv2-fixes-0.22.1")
     by_pick = git(clone, "rev-parse", "HEAD^{tree}")
@@ -142,9 +120,9 @@ def test_without_an_identity_nothing_is_signed_off(
         assert "Signed-off-by" not in path.read_text()
 
 
-def test_a_fork_gets_what_it_needs(source: Source, mrv2: Mrv2, tmp_path: Path) -> None:
+def test_a_fork_gets_what_it_needs(published: Source, mrv2: Mrv2, tmp_path: Path) -> None:
     """A clone that has one fix, and other changes of its own, gets the rest of the series."""
-    clone = a_clone(source, "0.22.1")
+    clone = clone_of(published("0.22.1"), tmp_path)
     made = plan.make(series.load().core[:1], folder.read(clone).files)
     for path, text in made.after.items():
         (clone / path).write_bytes(text + b"# of the fork\n")
@@ -152,27 +130,25 @@ def test_a_fork_gets_what_it_needs(source: Source, mrv2: Mrv2, tmp_path: Path) -
     status = git(clone, "status", "--porcelain")
     built = build(mrv2, clone, tmp_path)
     # Not a release's name: its files are another's.
-    assert built.name.startswith("0.22.1-")
+    assert built.name.startswith("clone-")
     assert len(list(built.glob("*.patch"))) == 2
     assert git(clone, "status", "--porcelain") == status
     git(clone, "am", *sorted(built.glob("*.patch")))
 
 
 def test_a_repository_in_gits_environment_is_left_alone(
-    source: Source, published: Source, mrv2: Mrv2, tmp_path: Path
+    published: Source, mrv2: Mrv2, tmp_path: Path
 ) -> None:
     """As in a hook, or a script around git."""
-    clone = a_clone(source, "0.24.0")
+    clone = clone_of(published("0.24.0"), tmp_path)
     before = git(clone, "for-each-ref") + (clone / ".git" / "config").read_text()
     build(mrv2, published("0.24.0"), tmp_path, GIT_DIR=str(clone / ".git"))
     assert git(clone, "for-each-ref") + (clone / ".git" / "config").read_text() == before
 
 
-def test_only_an_earlier_build_is_replaced(
-    source: Source, published: Source, mrv2: Mrv2, tmp_path: Path
-) -> None:
+def test_only_an_earlier_build_is_replaced(published: Source, mrv2: Mrv2, tmp_path: Path) -> None:
     """Not the clone that is read, nor a folder that somebody has put something into."""
-    clone = a_clone(source, "0.24.0")
+    clone = clone_of(published("0.24.0"), tmp_path).rename(tmp_path / "0.24.0")
     done = mrv2("build", clone, "--output", clone.parent)
     assert done.returncode == 2
     assert f"{clone}: holds what no build wrote" in done.stderr

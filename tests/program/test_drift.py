@@ -12,11 +12,10 @@ from mrv2_fixes import plan, series
 from mrv2_fixes.plan import State
 from mrv2_fixes.targets import folder
 
-from .conftest import Source
+from .conftest import HYBRID, Source
 
 pytestmark = pytest.mark.releases
 
-HYBRID = "vllm/v1/worker/gpu/model_states/mamba_hybrid.py"
 DEFAULT = "vllm/v1/worker/gpu/model_states/default.py"
 EAGLE = "vllm/v1/worker/gpu/spec_decode/eagle/speculator.py"
 BATCH, FORWARD, GATE = (patch.slug for patch in series.load().core)

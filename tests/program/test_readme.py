@@ -11,11 +11,10 @@ import pytest
 
 from mrv2_fixes import series
 
-from .conftest import Source
+from .conftest import HYBRID, Source, clone_of
 
 pytestmark = pytest.mark.releases
 
-HYBRID = "vllm/v1/worker/gpu/model_states/mamba_hybrid.py"
 TESTS = "tests/v1/worker/test_mamba_hybrid_speculative_tensors.py"
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
@@ -35,16 +34,8 @@ FAULTY = {
 }
 
 
-@pytest.fixture
-def clone(source: Source) -> Path:
-    root = source("0.24.0")
-    git = ["git", "-C", str(root), "-c", "user.name=A", "-c", "user.email=a@example.org"]
-    for command in (["init", "-q"], ["add", "vllm"], ["commit", "-qm", "vLLM 0.24.0"]):
-        subprocess.run([*git, *command], check=True)
-    return root
-
-
-def test_every_command_of_the_readme_works(clone: Path, tmp_path: Path) -> None:
+def test_every_command_of_the_readme_works(published: Source, tmp_path: Path) -> None:
+    clone = clone_of(published("0.24.0"), tmp_path)
     assert set(COMMANDS) >= ELSEWHERE
     if not (ROOT / ".venv" / "bin" / "mrv2").exists():
         pytest.fail("the README's commands run in the .venv that make sets up: call make test")
@@ -60,7 +51,7 @@ def test_every_command_of_the_readme_works(clone: Path, tmp_path: Path) -> None:
         line = command.replace("CLONE", str(clone)).replace("SITE", str(site))
         # With uv, and without what vLLM requires: 280 MB are enough.
         pip = ".venv/bin/uv pip install --quiet --no-deps --target"
-        line = line.replace("pip install .", f"{pip} {beside} .")
+        line = line.replace("python -m pip install .", f"{pip} {beside} .")
         line = line.replace("pip install dist", f"{pip} {tmp_path}/installed dist")
         line = line.replace("dist/", f"{ROOT}/dist/")
         line = line.replace("python -m", f"PYTHONPATH={beside} .venv/bin/python -m")

@@ -17,6 +17,7 @@ from mrv2_fixes.targets import release
 from mrv2_fixes.targets import wheel as wheels
 
 from . import sdist
+from .conftest import commit_release
 from .test_readme import REBUILD
 
 pytestmark = pytest.mark.releases
@@ -57,13 +58,9 @@ def clone(folder: Path) -> Path:
         archive.extractall(folder, filter="data")
     root = (folder / f"vllm-{RELEASE}").rename(folder / "clone")
     exclude = "".join(f"/{path}\n" for path in GENERATED)
-    git = ["git", "-C", str(root), "-c", "user.name=A", "-c", "user.email=a@example.org"]
-    subprocess.run([*git, "init", "-q"], check=True)
-    (root / ".git" / "info").mkdir(exist_ok=True)
+    (root / ".git" / "info").mkdir(parents=True)
     (root / ".git" / "info" / "exclude").write_text(exclude)
-    for command in (["add", "-A"], ["commit", "-qm", f"vLLM {RELEASE}"], ["tag", f"v{RELEASE}"]):
-        subprocess.run([*git, *command], check=True)
-    return root
+    return commit_release(root, RELEASE)
 
 
 def test_rebuilt_without_compiling(folder: Path, clone: Path, official: Path) -> None:

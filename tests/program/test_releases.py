@@ -15,13 +15,12 @@ from mrv2_fixes.maintain import views
 from mrv2_fixes.record import Record
 from mrv2_fixes.targets import folder
 
-from .conftest import Source
+from .conftest import AFFECTED, Source
 
 pytestmark = pytest.mark.releases
 
 NEWER = ["0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0"]
 NEWER += ["0.31.0", "0.32.0", "0.33.0"]
-AFFECTED = ["0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0"]
 
 # Release to the states of the three patches, in order.
 STATES = {

@@ -15,13 +15,10 @@ from mrv2_fixes import known, plan, series
 from mrv2_fixes.targets import folder
 
 from . import wheels
-from .conftest import Mrv2, Source
-from .test_bad_input import clone_of
+from .conftest import AFFECTED, Mrv2, Source, clone_of, git
 
 pytestmark = pytest.mark.releases
 
-AFFECTED = ["0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0"]
-GIT = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org"]
 HOOK = """
 import hashlib, json, sys
 from mrv2_fixes.plugin import load, start
@@ -63,14 +60,14 @@ class Ways:
     def branch(self) -> Hashes:
         clone = clone_of(self.root, self.into)
         assert self.mrv2("branch", clone, "--name", "fixes").returncode == 0
-        subprocess.run([*GIT, "checkout", "--quiet", "fixes"], cwd=clone, check=True)
+        git(clone, "checkout", "-q", "fixes")
         return self._below(clone)
 
     def patch_files(self) -> Hashes:
         clone = clone_of(self.root, self.into)
         assert self.mrv2("build", self.root, "--output", self.into / "out").returncode == 0
         patches = sorted((self.into / "out").glob("*/*.patch"))
-        subprocess.run([*GIT, "am", "--quiet", *patches], cwd=clone, check=True)
+        git(clone, "am", "-q", *patches)
         return self._below(clone)
 
     def diff(self) -> Hashes:

@@ -27,11 +27,9 @@ from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.targets import folder, release
 
 from . import wheels
-from .conftest import Mrv2, Source
+from .conftest import AFFECTED, HYBRID, Mrv2, Source
 from .wheels import Files
 
-AFFECTED = ("0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0")
-HYBRID = "vllm/v1/worker/gpu/model_states/mamba_hybrid.py"
 RELEASE = "0.24.0"
 LOCAL = f"mrv2.{series.load().revision}"
 PATCHED = f"{RELEASE}+{LOCAL}"
