@@ -65,8 +65,9 @@ def test_where_a_fix_does_not_fit_it_does_not_start(
         pass
 
 
+WHEEL = f"{RELEASE}+mrv2.{series.load().revision}"
 # By way: the version that the server says it has, and how many of its processes say what is in.
-WAYS = [("plugin", RELEASE, 3), ("wheel", f"{RELEASE}+mrv2.1", 0), ("apply", RELEASE, 0)]
+WAYS = [("plugin", RELEASE, 3), ("wheel", WHEEL, 0), ("apply", RELEASE, 0)]
 
 
 @pytest.mark.parametrize("kind", ["lfm2", "granite"])
