@@ -397,7 +397,7 @@ SERVERS = [
     ({"VLLM_PLUGINS": "x"}, 1, "starts as its files are: VLLM_PLUGINS=x leaves mrv2_fixes out"),
     ({"MRV2_FIXES": "off"}, 1, "starts as its files are: MRV2_FIXES=off"),
     ({"MRV2_FIXES": FORWARD}, 1, f"brings in {FORWARD}\n"),
-    ({"MRV2_FIXES": "x"}, 2, "MRV2_FIXES=x: no patch 'x'"),
+    ({"MRV2_FIXES": "x"}, 2, "MRV2_FIXES=x: unknown x: want strict, warn"),
 ]
 
 
