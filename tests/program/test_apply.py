@@ -582,3 +582,16 @@ def test_an_installed_wheel(mrv2: Mrv2, tmp_path: Path) -> None:
     call(python, "-m", "pip", "uninstall", "--yes", "vllm")
     assert not (site / "vllm").exists()
     assert not list(site.glob("vllm*"))
+
+
+def test_a_record_of_another_release_is_told_without_a_version(source: Source, mrv2: Mrv2) -> None:
+    """No old file comes into a newer vLLM, though nothing says that it is one."""
+    root, newer = source("0.22.0"), source("0.25.0")
+    for metadata in root.glob("*.dist-info"):
+        shutil.rmtree(metadata)
+    assert mrv2("apply", root).returncode == 0
+    shutil.copytree(newer / "vllm", root / "vllm", dirs_exist_ok=True)
+    assert "tampered" not in mrv2("status", root).stdout
+    assert mrv2("revert", "--force", root).returncode == 0
+    for path in (newer / "vllm").rglob("*.py"):
+        assert (root / path.relative_to(newer)).read_bytes() == path.read_bytes()

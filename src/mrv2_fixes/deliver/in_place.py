@@ -134,9 +134,9 @@ def _check_tampered(site: Site) -> None:
 def _check_forced(site: Site, force: bool) -> None:
     if not force and site.record:
         raise Drifted(
-            f"{site.target.where}: {site.target.version}, installed over {site.record.vllm} that "
-            f"had the patches: there is nothing to take back; {_revert(site, '--force')} takes the "
-            "record of them away, and touches nothing else"
+            f"{site.target.where}: {site.target.version or 'another vLLM'}, installed over "
+            f"{site.record.vllm or 'one'} that had the patches: there is nothing to take back; "
+            f"{_revert(site, '--force')} takes the record of them away, and touches nothing else"
         )
 
 
