@@ -177,7 +177,7 @@ def branch(clone: Path, slugs: tuple[str, ...], group: str, base: str, name: str
 
     opened = target.read(clone, base)
     made = _fitting(opened, slugs, group, status=base == "HEAD")
-    if not commits.needed(made):
+    if not made.needed():
         progress(f"{opened.where}: no branch to write: {commits.states(made)}")
         return 0
     written = deliver.write(made, opened, name)
@@ -264,7 +264,7 @@ def _exit_status(made: plan.Plan, served: Collection[str] = ()) -> int:
     """served: slugs that are needed and come in when a server starts."""
     if made.drifted():
         return errors.DRIFTED
-    needed = {step.patch.slug for step in made.steps if step.state is plan.State.NEEDED}
+    needed = {step.patch.slug for step in made.needed()}
     return errors.NEEDED if needed - set(served) else 0
 
 

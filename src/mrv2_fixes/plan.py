@@ -61,6 +61,10 @@ class Plan(msgspec.Struct, frozen=True):
     before: Mapping[str, bytes]
     after: Mapping[str, bytes]
 
+    def needed(self) -> list[Step]:
+        """The steps that change something."""
+        return [step for step in self.steps if step.state is State.NEEDED]
+
     def drifted(self) -> list[Step]:
         """The steps that keep the plan from being delivered."""
         return [step for step in self.steps if step.state in (State.DRIFTED, State.TAMPERED)]

@@ -434,24 +434,22 @@ INSERTS = [
 ]
 
 
+def beside(spot: Spot, texts: list[str], form: str) -> str | None:
+    """One of `texts` beside a statement; form: where they stand, as {} and @."""
+    statement = spot.statement()
+    if statement is None:
+        return None
+    return spot.source.around([statement], form.replace("{}", spot.rng.choice(texts)))
+
+
 @kind("wrap")
 def statement_before(spot: Spot) -> str | None:
-    statement = spot.statement()
-    return (
-        None
-        if statement is None
-        else spot.source.around([statement], f"{spot.rng.choice(INSERTS)}\n@")
-    )
+    return beside(spot, INSERTS, "{}\n@")
 
 
 @kind("wrap")
 def statement_behind(spot: Spot) -> str | None:
-    statement = spot.statement()
-    return (
-        None
-        if statement is None
-        else spot.source.around([statement], f"@\n{spot.rng.choice(INSERTS)}")
-    )
+    return beside(spot, INSERTS, "@\n{}")
 
 
 @kind("wrap")
@@ -690,22 +688,12 @@ OTHERS = [
 
 @kind("caller")
 def before(spot: Spot) -> str | None:
-    statement = spot.statement()
-    return (
-        None
-        if statement is None
-        else spot.source.around([statement], f"{spot.rng.choice(OTHERS)}\n@")
-    )
+    return beside(spot, OTHERS, "{}\n@")
 
 
 @kind("caller")
 def behind(spot: Spot) -> str | None:
-    statement = spot.statement()
-    return (
-        None
-        if statement is None
-        else spot.source.around([statement], f"@\n{spot.rng.choice(OTHERS)}")
-    )
+    return beside(spot, OTHERS, "@\n{}")
 
 
 @kind("caller")

@@ -43,7 +43,7 @@ def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], No
     earlier build stands there, GitError when git fails, OSError when there is no room, and what
     `wheel.patched` does.
     """
-    needed = commits.needed(plan)
+    needed = plan.needed()
     output = output.resolve()
     name = commits.base_name(plan, target)
     if not needed:

@@ -41,7 +41,7 @@ def write(plan: Plan, target: clone.Clone, name: str | None) -> Branch:
     default = commits.branch_name(commits.base_name(plan, target))
     name = default if name is None else name
     _check(target, name, default)
-    steps = commits.needed(plan)
+    steps = plan.needed()
     added = {path: text for step in steps for path, text in commits.added(step.patch).items()}
     there = clone.Files(target.path, target.commit, *plan.after, *added)
     taken = [path for path in added if path in there and not there.holds(path, added[path])]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mrv2_fixes import git, known
-from mrv2_fixes.plan import Plan, State, Step
+from mrv2_fixes.plan import Plan, Step
 from mrv2_fixes.series import Patch
 from mrv2_fixes.targets import Target
 
@@ -80,11 +80,6 @@ def added(patch: Patch) -> dict[str, bytes]:
     """Path to content of the files that a patch adds to vLLM."""
     root = patch.folder.parents[1]  # of the series, which holds them at the path that they get
     return {path: (root / path).read_bytes() for path in patch.header.adds}
-
-
-def needed(plan: Plan) -> list[Step]:
-    """The steps of a plan that are a commit each."""
-    return [step for step in plan.steps if step.state is State.NEEDED]
 
 
 def base_name(plan: Plan, target: Target) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from mrv2_fixes import known, plan, program_version, record
 from mrv2_fixes.deliver import installed_record, transaction
 from mrv2_fixes.errors import TargetUnusable
-from mrv2_fixes.plan import Plan, State
+from mrv2_fixes.plan import Plan
 from mrv2_fixes.record import File, Record, RecordRows
 from mrv2_fixes.series import Patch
 from mrv2_fixes.targets import Target
@@ -157,7 +157,7 @@ class Site:
 
     def _record(self, made: Plan, kept: Goal, listings: dict[str, RecordRows]) -> File:
         base = self.base
-        came_in = [step.patch.slug for step in made.steps if step.state is State.NEEDED]
+        came_in = [step.patch.slug for step in made.needed()]
         written = {path: known.digest(content) for path, content in made.after.items()}
         content = record.encode(
             Record(

@@ -135,7 +135,7 @@ def _segments(plan: Plan, series: Series) -> str:
 
 
 def _patches(plan: Plan) -> tuple[str, ...]:
-    return tuple(step.patch.slug for step in plan.steps if step.state is State.NEEDED)
+    return tuple(step.patch.slug for step in plan.needed())
 
 
 def _record(plan: Plan, version: Version) -> bytes:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
-from mrv2_fixes.plan import State
 from mrv2_fixes.plugin import NAME, settings, start
 from mrv2_fixes.plugin.settings import Mode
 from mrv2_fixes.targets import Target
@@ -39,7 +38,7 @@ def forecast(target: Target, environ: Mapping[str, str]) -> Forecast | None:
     if left_out and chosen.mode is Mode.STRICT:
         without = f"{settings.VARIABLE}=warn starts without"
         return Forecast(f"does not start, since these do not fit: {', '.join(left_out)}; {without}")
-    served = tuple(step.patch.slug for step in made.steps if step.state is State.NEEDED)
+    served = tuple(step.patch.slug for step in made.needed())
     hooked = (
         f"the import hook brings in {', '.join(served)}"
         if served

@@ -6,25 +6,23 @@ Nothing is written, and of vLLM only files are read.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import logging
 import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 from packaging.version import Version
 
 from mrv2_fixes import known, plan, program_version, series
-from mrv2_fixes.errors import DRIFTED, Mrv2Error, TargetUnusable
+from mrv2_fixes.errors import DRIFTED, Mrv2Error
 from mrv2_fixes.plan import Plan, State
 from mrv2_fixes.plugin import hook, memory, settings
 from mrv2_fixes.plugin.settings import Mode, Settings
 from mrv2_fixes.series import Patch
-from mrv2_fixes.targets import Target, folder
+from mrv2_fixes.targets import Target, folder, installed
 
 # Below vLLM's own logger, so that the line comes out where vLLM's do.
 logger = logging.getLogger("vllm.mrv2_fixes")
@@ -131,10 +129,7 @@ def decide(chosen: Settings, target: Target) -> tuple[Plan, dict[str, Problem]]:
 
 def vllm() -> Target:
     """The vLLM of this process. Raises TargetUnusable when there is none."""
-    spec = importlib.util.find_spec("vllm")
-    if spec is None or spec.origin is None:
-        raise TargetUnusable("no vLLM in this Python")
-    found = folder.read(Path(spec.origin).parent.parent)
+    found = folder.read(installed.root())
     return dataclasses.replace(found, files=_Once(found.files))
 
 
