@@ -4,7 +4,7 @@ A patch's ``edit.py`` gets a `Vllm` and says what must hold; see `mrv2_fixes.edi
 """
 
 from mrv2_fixes.edit.drift import Drift
-from mrv2_fixes.edit.method import Outcome, Place
+from mrv2_fixes.edit.place import Outcome, Place
 from mrv2_fixes.edit.vllm import Vllm
 
 __all__ = ["Drift", "Outcome", "Place", "Vllm"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
@@ -15,9 +14,11 @@ from functools import lru_cache
 import libcst as cst
 import libcst.matchers as m
 
-from mrv2_fixes.edit import values
+from mrv2_fixes.edit import source, values
 from mrv2_fixes.edit.drift import Drift
-from mrv2_fixes.edit.method import Method, Place, code_of
+from mrv2_fixes.edit.method import Method
+from mrv2_fixes.edit.place import Place
+from mrv2_fixes.edit.source import code_of
 
 PACKAGE = "vllm/v1/worker/gpu/"
 # What makes attributes other than what they are set to, or classes than what they are written.
@@ -124,7 +125,7 @@ class Vllm:
         return self._modules[path]
 
     def _definition(self, path: str, name: str) -> cst.ClassDef | None:
-        found, hidden = _classes(self.module(path), name)
+        found, hidden = source.classes(self.module(path), name)
         if len(found) > 1 or hidden:
             raise Drift(path, "", f"one class {name}", f"{len(found)}, or it changed afterwards")
         for definition in found:
@@ -140,7 +141,7 @@ class Vllm:
         definition = self._definition(path, owner)
         if definition is None:
             return []
-        found, hidden = _methods(definition, method)
+        found, hidden = source.functions(definition, method)
         if hidden:
             raise Drift(path, owner, f"one method {method}", "another in a branch or assignment")
         for decorator in (one for function in found for one in function.decorators):
@@ -153,7 +154,7 @@ class Vllm:
         """Whether the `__init__`s that class `owner` has set `attribute`, as ``self.x``, once."""
         stored: Counter[str] = Counter()
         for file, name in self.definitions(path, owner, "__init__"):
-            bound, _, by_string = _names(self.definitions_in(file, name, "__init__")[0])
+            bound, _, by_string = source.names(self.definitions_in(file, name, "__init__")[0])
             if by_string:
                 return False
             stored += bound
@@ -162,7 +163,7 @@ class Vllm:
     def binds(self, path: str, name: str) -> int:
         """How often the module binds `name`; a ``global`` in a function counts too."""
         module = self.module(path)
-        times = sum(_times(line, name) for line in module.body)
+        times = sum(source.times(line, name) for line in module.body)
         return times + len(re.findall(rf"\bglobal\b.*\b{name}\b".encode(), self._files[path]))
 
     def members(self, path: str, owner: str, name: str) -> bool:
@@ -170,7 +171,7 @@ class Vllm:
         definition = self._definition(path, owner)
         if definition is None:
             raise Drift(path, "", f"class {owner}", "no such class")
-        return any(_times(line, name) for line in definition.body.body) or any(
+        return any(source.times(line, name) for line in definition.body.body) or any(
             self.members(*base, name) for base in self._bases(path, owner)
         )
 
@@ -297,22 +298,6 @@ class Class:
         raise Drift(self._file, self._name, f"method {name}", "no such method")
 
 
-# Each is asked for many times of the same tree.
-@lru_cache(maxsize=256)
-def _classes(module: cst.Module, name: str) -> tuple[list[cst.ClassDef], bool]:
-    """The classes of that name at the top level, and whether another one hides in a branch."""
-    found = [n for n in module.body if isinstance(n, cst.ClassDef) and n.name.value == name]
-    return found, any(_hidden(line, name, cst.ClassDef) for line in module.body)
-
-
-@lru_cache(maxsize=256)
-def _methods(owner: cst.ClassDef, name: str) -> tuple[list[cst.FunctionDef], bool]:
-    """The same for the methods of a class."""
-    body = owner.body.body
-    found = [n for n in body if isinstance(n, cst.FunctionDef) and n.name.value == name]
-    return found, any(_hidden(line, name, cst.FunctionDef) for line in body)
-
-
 @lru_cache(maxsize=256)
 def _special(owner: cst.ClassDef) -> str:
     """The first of `SPECIAL` that a class has, or empty."""
@@ -320,32 +305,8 @@ def _special(owner: cst.ClassDef) -> str:
         if isinstance(line, cst.FunctionDef | cst.ClassDef):
             bound = [line.name.value]
         else:
-            bound = [*_names(line)[0]]
+            bound = [*source.names(line)[0]]
         for name in bound:
             if name in SPECIAL:
                 return name
     return ""
-
-
-def _hidden(line: cst.CSTNode, name: str, kind: type[cst.CSTNode]) -> bool:
-    """Whether a statement that is no definition of that kind binds `name`, or may change it."""
-    if isinstance(line, cst.FunctionDef | cst.ClassDef):
-        return line.name.value == name and not isinstance(line, kind)
-    bound, used, by_string = _names(line)
-    return by_string or name in bound or "*" in bound or name in used
-
-
-def _times(line: cst.CSTNode, name: str) -> int:
-    """How often a statement binds `name`."""
-    if isinstance(line, cst.FunctionDef | cst.ClassDef):
-        return line.name.value == name
-    bound, _, _ = _names(line)
-    return bound[name] + bound["*"]
-
-
-@lru_cache(maxsize=1024)
-def _names(line: cst.CSTNode) -> tuple[Counter[str], frozenset[str], bool]:
-    """What a statement binds, what it uses, and whether it does either by strings."""
-    tree = ast.parse(textwrap.dedent(code_of(line)))
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    return Counter(values.stores(tree)), frozenset(used), bool(values.by_string(tree))

@@ -1,0 +1,182 @@
+"""The body of one method, as every verb looks at it: what stands in it, and what can stand where.
+
+A verb itself is in `mrv2_fixes.edit.method`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import NoReturn, Protocol
+
+import libcst as cst
+import libcst.matchers as m
+
+from mrv2_fixes.edit import values
+from mrv2_fixes.edit.drift import Drift
+from mrv2_fixes.edit.place import Place
+from mrv2_fixes.edit.source import calls, code_of, values_of
+
+
+class Files(Protocol):
+    """What a method needs of the files that it stands in; see `mrv2_fixes.edit.vllm.Vllm`."""
+
+    places: list[Place]
+
+    def module(self, path: str) -> cst.Module: ...
+
+    def definitions_in(self, path: str, owner: str, method: str) -> list[cst.FunctionDef]: ...
+
+    def sets(self, path: str, owner: str, attribute: str) -> bool: ...
+
+    def binds(self, path: str, name: str) -> int: ...
+
+    def replace(
+        self, path: str, owner: str, old: cst.FunctionDef, new: cst.FunctionDef
+    ) -> None: ...
+
+
+class Body:
+    """The body of the method `name` in the class `owner` of `file`, as it is at the moment."""
+
+    def __init__(self, files: Files, file: str, owner: str, name: str) -> None:
+        self._files = files
+        self._file = file
+        self._owner = owner
+        self._name = name
+
+    @property
+    def node(self) -> cst.FunctionDef:
+        """The definition. Raises Drift where a line has more than one statement."""
+        node = self._files.definitions_in(self._file, self._owner, self._name)[0]
+        # Statements are told by their number, which semicolons would make another in each tree.
+        if not isinstance(node.body, cst.IndentedBlock) or any(
+            isinstance(line, cst.SimpleStatementLine) and len(line.body) > 1
+            for line in node.body.body
+        ):
+            self.drift("a line for each statement", "several on one line")
+        return node
+
+    @property
+    def values(self) -> values.Method:
+        """The values in it. Raises Drift where names are bound out of sight."""
+        try:
+            found = values_of(self.node)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            self.drift("a method that this Python reads", f"one that it does not ({error})")
+        if found.by_string:
+            self.drift("names that are bound in the open", found.by_string)
+        return found
+
+    def binds(self, name: str) -> bool:
+        """Whether `name` is not Python's own here, since the method or the module binds it."""
+        return self.values.binds(name) or self._files.binds(self._file, name) > 0
+
+    def call(self, name: str) -> tuple[cst.Call, int]:
+        """The one call of `name`, and the number of the statement that it is in."""
+        node = self.node
+        called = m.Name(name) | m.Attribute(attr=m.Name(name))
+        found = [at for at in calls(node) if m.matches(at[0].func, called)]
+        if len(found) != 1 or self.values.loads[name] != 1:
+            self.drift(f"one call of {name}", f"{len(found)} of them, or it by another name")
+        if self.values.binds(name) or self._files.binds(self._file, name) > 1:
+            self.drift(f"{name} bound once, by the module", "it bound in another way")
+        call, index = found[0]
+        if not isinstance(node.body.body[index], cst.SimpleStatementLine):
+            self.drift(f"the call of {name} outside branches", "it in a branch or inner function")
+        return call, index
+
+    def assignment(self, name: str) -> int:
+        """The number of the one plain assignment to `name`."""
+        found = [
+            index
+            for index, statement in enumerate(self.node.body.body)
+            if m.matches(statement, m.SimpleStatementLine(body=[m.Assign()]))
+            and self.values.stores_within(index)[name]
+        ]
+        if len(found) != 1:
+            self.drift(f"one assignment to {name}", f"{len(found)} of them")
+        return found[0]
+
+    def check_place(
+        self, code: str, index: int, ahead_of: Sequence[str] = (), own: str = ""
+    ) -> None:
+        """Drift unless `code` can stand as statement `index`, or in it.
+
+        It is reached, each of its names has its value, and the calls of `ahead_of` come behind it.
+        own: an attribute that the method itself sets.
+        """
+        if self.values.leaves_before(index):
+            self.drift("a place that is reached", "a return before it")
+        name = self.values.unbound(code, index, own)
+        if name:
+            self.drift(f"{name} with its value before it is used", "none, or a changed one")
+        for node in ast.walk(values.expression(code)):
+            if (
+                isinstance(node, ast.Name)
+                and not self.values.binds(node.id)
+                and self._files.binds(self._file, node.id)
+            ):
+                self.drift(f"Python's own {node.id}", "another one")
+        for call, at in calls(self.node):
+            if at < index and code_of(call.func).rpartition(".")[2] in ahead_of:
+                self.drift(f"it ahead of {code_of(call.func)}", "it behind that")
+
+    def check_attributes(self, code: str) -> None:
+        """Drift unless every attribute of self in `code` is set by an `__init__`."""
+        for node in ast.walk(values.expression(code)):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "self"
+                and not self._files.sets(self._file, self._owner, f"self.{node.attr}")
+            ):
+                self.drift(f"self.{node.attr} set by __init__", "no such attribute")
+
+    def expression(self, code: str, old: cst.BaseExpression | None = None) -> cst.BaseExpression:
+        """`code`, its further lines indented one level more, as an argument's are.
+
+        old: what it takes the place of; its parentheses stay, with the comments in them.
+        """
+        module = self._files.module(self._file)
+        text = self._native(code.replace("\n", "\n    "))
+        new = cst.parse_expression(text, config=module.config_for_parsing)
+        if old is None:
+            return new
+        return new.with_changes(lpar=[*old.lpar, *new.lpar], rpar=[*new.rpar, *old.rpar])
+
+    def _native(self, code: str) -> str:
+        """`code` with the file's own indentation and line ends."""
+        module = self._files.module(self._file)
+        return code.replace("    ", module.default_indent).replace("\n", module.default_newline)
+
+    def with_expression(self, old: cst.BaseExpression, new: cst.BaseExpression) -> cst.FunctionDef:
+        """The definition with `new` in the place of `old`."""
+        return cst.ensure_type(self.node.deep_replace(old, new), cst.FunctionDef)
+
+    def with_statement(self, index: int, new: cst.BaseStatement) -> cst.FunctionDef:
+        """The definition with `new` in the place of statement `index`."""
+        body = [*self.node.body.body]
+        body[index] = new
+        return self._with_body(body)
+
+    def with_line(self, index: int, code: str) -> cst.FunctionDef:
+        """The definition with the statement `code` put in as number `index`."""
+        module = self._files.module(self._file)
+        body = [*self.node.body.body]
+        body.insert(
+            index, cst.parse_statement(self._native(code), config=module.config_for_parsing)
+        )
+        return self._with_body(body)
+
+    def _with_body(self, body: Sequence[cst.CSTNode]) -> cst.FunctionDef:
+        node = self.node
+        return node.with_changes(body=node.body.with_changes(body=body))
+
+    def replace(self, new: cst.FunctionDef) -> None:
+        """Put the definition `new` in the place of the present one."""
+        self._files.replace(self._file, self._owner, self.node, new)
+
+    def drift(self, sought: str, found: str) -> NoReturn:
+        """Raise Drift for this method."""
+        raise Drift(self._file, f"{self._owner}.{self._name}", sought, found)

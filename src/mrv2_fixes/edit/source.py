@@ -1,0 +1,106 @@
+"""What a piece of LibCST's tree says: its text, the calls in it, the names that it binds."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+
+import libcst as cst
+
+from mrv2_fixes.edit import values
+
+
+def code_of(node: cst.CSTNode) -> str:
+    """The source of a node."""
+    return cst.Module([]).code_for_node(node)
+
+
+def one_line(code: str) -> str:
+    """`code` for a message."""
+    return " ".join(code.split())
+
+
+def solid(code: str) -> str:
+    """`code` without its layout."""
+    return "".join(code.split())
+
+
+def bare(node: cst.Call) -> str:
+    """The source of a call without its layout and without parentheses around it."""
+    return solid(code_of(node.with_changes(lpar=[], rpar=[])))
+
+
+# Each is asked for many times of the same tree, and costs a walk over it.
+@lru_cache(maxsize=64)
+def calls(node: cst.FunctionDef) -> tuple[tuple[cst.Call, int], ...]:
+    """Each call in a function, and the number of the statement of its body that it is in."""
+    return tuple(
+        (part, index)
+        for index, statement in enumerate(node.body.body)
+        for part in _parts(statement)
+        if isinstance(part, cst.Call)
+    )
+
+
+def _parts(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """A node and all below it, without the whitespace, which is most of a tree.
+
+    What LibCST has for this visits every node and takes a third of a plan's time.
+    """
+    ahead: list[object] = [node]
+    while ahead:
+        part = ahead.pop()
+        if isinstance(part, cst.CSTNode):
+            if not isinstance(part, cst.BaseParenthesizableWhitespace | cst.TrailingWhitespace):
+                yield part
+                ahead.extend(getattr(part, name) for name in part.__dataclass_fields__)
+        elif isinstance(part, list | tuple):
+            ahead.extend(part)
+
+
+@lru_cache(maxsize=64)
+def values_of(node: cst.FunctionDef) -> values.Method:
+    """The values in a function. Raises SyntaxError, ValueError or RecursionError."""
+    return values.Method(code_of(node))
+
+
+@lru_cache(maxsize=1024)
+def names(line: cst.CSTNode) -> tuple[Counter[str], frozenset[str], bool]:
+    """What a statement binds, what it uses, and whether it does either by strings."""
+    tree = ast.parse(textwrap.dedent(code_of(line)))
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return Counter(values.stores(tree)), frozenset(used), bool(values.by_string(tree))
+
+
+def times(line: cst.CSTNode, name: str) -> int:
+    """How often a statement binds `name`."""
+    if isinstance(line, cst.FunctionDef | cst.ClassDef):
+        return line.name.value == name
+    bound, _, _ = names(line)
+    return bound[name] + bound["*"]
+
+
+@lru_cache(maxsize=256)
+def classes(module: cst.Module, name: str) -> tuple[list[cst.ClassDef], bool]:
+    """The classes of that name at the top level, and whether another one hides in a branch."""
+    found = [n for n in module.body if isinstance(n, cst.ClassDef) and n.name.value == name]
+    return found, any(_hidden(line, name, cst.ClassDef) for line in module.body)
+
+
+@lru_cache(maxsize=256)
+def functions(within: cst.Module | cst.ClassDef, name: str) -> tuple[list[cst.FunctionDef], bool]:
+    """The same for the functions of a module, or the methods of a class."""
+    body = within.body if isinstance(within, cst.Module) else within.body.body
+    found = [n for n in body if isinstance(n, cst.FunctionDef) and n.name.value == name]
+    return found, any(_hidden(line, name, cst.FunctionDef) for line in body)
+
+
+def _hidden(line: cst.CSTNode, name: str, kind: type[cst.CSTNode]) -> bool:
+    """Whether a statement that is no definition of that kind binds `name`, or may change it."""
+    if isinstance(line, cst.FunctionDef | cst.ClassDef):
+        return line.name.value == name and not isinstance(line, kind)
+    bound, used, by_string = names(line)
+    return by_string or name in bound or "*" in bound or name in used
