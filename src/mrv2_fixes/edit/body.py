@@ -31,6 +31,10 @@ class Files(Protocol):
 
     def binds(self, path: str, name: str) -> int: ...
 
+    def expect_import(self, path: str, name: str, module: str) -> None: ...
+
+    def import_(self, path: str, name: str, module: str) -> None: ...
+
     def replace(
         self, path: str, owner: str, old: cst.FunctionDef, new: cst.FunctionDef
     ) -> None: ...
@@ -132,6 +136,21 @@ class Body:
                 and not self._files.sets(self._file, self._owner, f"self.{node.attr}")
             ):
                 self.drift(f"self.{node.attr} set by __init__", "no such attribute")
+
+    def check_taken(self, name: str, takers: Sequence[str]) -> None:
+        """Drift unless each of the calls `takers` takes `name`, and as it was assigned."""
+        found = [
+            call for call, _ in calls(self.node) if code_of(call.func).rpartition(".")[2] in takers
+        ]
+        for call in found:
+            if not any(m.matches(arg, m.Arg(value=m.Name(name), star="")) for arg in call.args):
+                self.drift(f"{name} in {code_of(call.func)}", "another value, or none")
+        changed = [path for path in self.values.stores if path.startswith(f"{name}.")]
+        if changed or not found:
+            self.drift(
+                f"{name} taken as it was assigned by {' or '.join(takers)}",
+                f"{changed[0]} set" if changed else "no such call",
+            )
 
     def expression(self, code: str, old: cst.BaseExpression | None = None) -> cst.BaseExpression:
         """`code`, its further lines indented one level more, as an argument's are.

@@ -179,6 +179,41 @@ class Method:
         else:
             body.drift(f"if {was}", f"if {one_line(test)}")
 
+    def statement(
+        self, call: str, *, after: str, taken_by: Sequence[str], imported_from: str
+    ) -> None:
+        """`call` is a statement behind the one assignment to `after`, once.
+
+        taken_by: the calls that take `after` as one argument, all of them behind.
+        imported_from: the module that the file imports the function from.
+        """
+        function = call.partition("(")[0]
+        arguments = call.removeprefix(function)
+        what = f"{function} behind {after}"
+        body = self._there(what)
+        if body is None:
+            return
+        anchor = body.assignment(after)
+        body.check_taken(after, taken_by)
+        if body.values.loads[function]:
+            found, index = body.call(function)
+            statement = cst.ensure_type(body.node.body.body[index], cst.SimpleStatementLine).body[0]
+            alone = isinstance(statement, cst.Expr) and statement.value is found
+            if not alone or not body.values.same(code_of(found), call):
+                body.drift(call, one_line(code_of(found)))
+            if body.values.may_leave(anchor + 1, index):
+                body.drift(f"{function} whenever {after} is assigned", "a way past it")
+            body.check_place(arguments, index, taken_by)
+            self._files.expect_import(self._file, function, imported_from)
+            self._done(what, None)
+            return
+        if body.values.binds(function):
+            body.drift(f"{function} of the module", "one of the method")
+        body.check_place(arguments, anchor + 1, taken_by)
+        body.check_attributes(arguments)
+        self._files.import_(self._file, function, imported_from)
+        self._done(what, body.with_line(anchor + 1, call))
+
     def expect_keyword(self, call: str, name: str, value: str) -> None:
         """The one call of `call` has the keyword `name` with that very value, as the edit needs."""
         body = self._body

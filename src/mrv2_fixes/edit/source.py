@@ -12,6 +12,9 @@ import libcst as cst
 
 from mrv2_fixes.edit import values
 
+# What leaves a function what it is.
+DECORATORS = ("abstractmethod", "torch.inference_mode()", "torch.no_grad()")
+
 
 def code_of(node: cst.CSTNode) -> str:
     """The source of a node."""
@@ -104,3 +107,11 @@ def _hidden(line: cst.CSTNode, name: str, kind: type[cst.CSTNode]) -> bool:
         return line.name.value == name and not isinstance(line, kind)
     bound, used, by_string = names(line)
     return by_string or name in bound or "*" in bound or name in used
+
+
+@lru_cache(maxsize=64)
+def sets_out_of_sight(module: cst.Module, name: str) -> str:
+    """What in a module may set its global `name` by a string or as an attribute, or empty."""
+    tree = ast.parse(module.bytes)
+    as_attribute = (path for path in values.stores(tree) if path.endswith(f".{name}"))
+    return values.by_string(tree) or next(as_attribute, "")

@@ -162,6 +162,14 @@ class Method:
         """Whether the method always ends before statement `index`."""
         return any(isinstance(node, ast.Return | ast.Raise) for node in self._body[:index])
 
+    def may_leave(self, first: int, behind: int) -> bool:
+        """Whether the method may end in the statements `first` and on, before `behind`."""
+        return any(
+            isinstance(node, ast.Return | ast.Raise)
+            for statement in self._body[first:behind]
+            for node in ast.walk(statement)
+        )
+
     def is_none_before(self, name: str, index: int) -> bool:
         """Whether a statement before `index` says `name = None`."""
         return any(

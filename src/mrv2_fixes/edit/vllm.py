@@ -1,6 +1,7 @@
-"""A vLLM's Python files, found by name in their syntax trees: file, class, method.
+"""A vLLM's Python files, found by name in their syntax trees: file, class, method or function.
 
-What is changed is changed in `mrv2_fixes.edit.method`; what is not named keeps every byte.
+What is changed is changed in `mrv2_fixes.edit.method` and `mrv2_fixes.edit.function`; what is not
+named keeps every byte.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import libcst as cst
@@ -16,9 +17,11 @@ import libcst.matchers as m
 
 from mrv2_fixes.edit import source, values
 from mrv2_fixes.edit.drift import Drift
+from mrv2_fixes.edit.function import Function
+from mrv2_fixes.edit.imports import imports_at, with_import
 from mrv2_fixes.edit.method import Method
 from mrv2_fixes.edit.place import Place
-from mrv2_fixes.edit.source import code_of
+from mrv2_fixes.edit.source import DECORATORS, code_of
 
 PACKAGE = "vllm/v1/worker/gpu/"
 # What makes attributes other than what they are set to, or classes than what they are written.
@@ -31,8 +34,6 @@ SPECIAL = (
     "__setattr__",
     "__slots__",
 )
-# What leaves a method what it is.
-DECORATORS = ("abstractmethod", "torch.inference_mode()", "torch.no_grad()")
 # What Python and LibCST raise for text that is not, or not sensibly, Python.
 UNREADABLE = (
     cst.ParserSyntaxError,
@@ -105,11 +106,28 @@ class Vllm:
             if self._definition(path, name) is None:
                 raise Drift(path, "", f"class {name}", "no such class")
             return Class(self, path, name)
-        sign = re.compile(rf"\bclass[\s\\]+{name}\b|^\s*{name}\s*=".encode(), re.MULTILINE)
+        self._expect_nowhere(path, "class", name)
+        return Class(self, path, None)
+
+    def function(self, file: str, name: str) -> Function:
+        """The function `name` at the top level of `file`, as `class_` has a class.
+
+        Raises Drift where there are two, or where the module may bind the name to something else.
+        """
+        path = PACKAGE + file
+        if path in self._files:
+            self.function_in(path, name)
+            return Function(self, path, name, present=True)
+        self._expect_nowhere(path, "def", name)
+        return Function(self, path, name, present=False)
+
+    def _expect_nowhere(self, path: str, keyword: str, name: str) -> None:
+        """Raise Drift where what `path` would define is defined in another file of the package."""
+        sign = re.compile(rf"\b{keyword}[\s\\]+{name}\b|^\s*{name}\s*=".encode(), re.MULTILINE)
+        what = {"def": "function"}.get(keyword, keyword)
         for other in sorted(self._files):
             if other.startswith(PACKAGE) and sign.search(self._files[other]):
-                raise Drift(path, "", f"class {name}", f"no such file, and the class in {other}")
-        return Class(self, path, None)
+                raise Drift(path, "", f"{what} {name}", f"no such file, and the {what} in {other}")
 
     def module(self, path: str) -> cst.Module:
         """The syntax tree of a file. Raises Drift when it does not parse."""
@@ -149,6 +167,45 @@ class Vllm:
                 sought = f"method {method} as it is written"
                 raise Drift(path, owner, sought, f"@{code_of(decorator.decorator)}")
         return found
+
+    def function_in(self, path: str, name: str) -> cst.FunctionDef:
+        """The one function `name` of a module; Drift where the name may come to be another's."""
+        module = self.module(path)
+        found, hidden = source.functions(module, name)
+        if not found and not self.binds(path, name):
+            raise Drift(path, "", f"function {name}", "no such function")
+        if len(found) != 1 or hidden or self.binds(path, name) != 1:
+            raise Drift(path, "", f"one function {name}", f"{len(found)}, or it bound again")
+        out_of_sight = source.sets_out_of_sight(module, name)
+        if out_of_sight:
+            raise Drift(path, name, "names that are bound in the open", out_of_sight)
+        return found[0]
+
+    def expect_import(
+        self, path: str, name: str, module: str, ahead_of: cst.FunctionDef | None = None
+    ) -> None:
+        """A file has `name` from that module and in no other way. Raises Drift otherwise.
+
+        ahead_of: the function at the top level that needs it as soon as it is defined.
+        """
+        tree = self.module(path)
+        index = imports_at(tree, name, module)
+        if index is None or self.binds(path, name) != 1:
+            raise Drift(path, "", f"{name} imported from {module}, once", "none, or another")
+        if ahead_of in tree.body[:index]:
+            raise Drift(path, "", f"{name} imported first", "it imported behind its use")
+
+    def import_(
+        self, path: str, name: str, module: str, ahead_of: cst.FunctionDef | None = None
+    ) -> None:
+        """The same; imported where nothing in the file has that name."""
+        if not self.binds(path, name):
+            new = with_import(self.module(path), name, module)
+            if new is None:
+                package = module.partition(".")[0]
+                raise Drift(path, "", f"an import from {package} to stand beside", "none")
+            self._put(path, new)
+        self.expect_import(path, name, module, ahead_of)
 
     def sets(self, path: str, owner: str, attribute: str) -> bool:
         """Whether the `__init__`s that class `owner` has set `attribute`, as ``self.x``, once."""
@@ -239,18 +296,22 @@ class Vllm:
         for base in self._bases(path, name):
             yield from self.definitions(*base, method, (*within, name))
 
-    def replace(self, path: str, owner: str, old: cst.FunctionDef, new: cst.FunctionDef) -> None:
-        """Put `new` in the place of method `old` of class `owner`."""
+    def replace(
+        self, path: str, owner: str | None, old: cst.FunctionDef, new: cst.FunctionDef
+    ) -> None:
+        """Put `new` in the place of `old`, a method of `owner` or a function of the module."""
         module = self.module(path)
+        if owner is None:
+            self._put(path, module.with_changes(body=_replaced(module.body, old, new)))
+            return
         definition = self._definition(path, owner)
         assert definition is not None
-        body = definition.body.with_changes(
-            body=[new if node is old else node for node in definition.body.body]
-        )
+        body = definition.body.with_changes(body=_replaced(definition.body.body, old, new))
         changed = definition.with_changes(body=body)
-        self._modules[path] = module.with_changes(
-            body=[changed if node is definition else node for node in module.body]
-        )
+        self._put(path, module.with_changes(body=_replaced(module.body, definition, changed)))
+
+    def _put(self, path: str, module: cst.Module) -> None:
+        self._modules[path] = module
         self._changed.add(path)
 
 
@@ -310,3 +371,11 @@ def _special(owner: cst.ClassDef) -> str:
             if name in SPECIAL:
                 return name
     return ""
+
+
+def _replaced(
+    body: Sequence[cst.BaseStatement | cst.BaseSmallStatement],
+    old: cst.BaseStatement,
+    new: cst.BaseStatement,
+) -> list[cst.BaseStatement | cst.BaseSmallStatement]:
+    return [new if node is old else node for node in body]
