@@ -53,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     release: the published release that the base is, by its files; None when it is none.
     steps: one per patch, in order.
-    before, after: path to content of each file that changes.
+    before, after: path to content of each file that changes; one that is added has only the latter.
     """
 
     release: str | None
@@ -146,21 +146,21 @@ def make(
         gone = _gone(patch, files, version, releases)
         if gone and state in (State.NOT_AFFECTED, State.UPSTREAM):
             state, detail = State.DRIFTED, gone
-        if state is State.DRIFTED:
-            vllm.restore(mark)
-        new = {path: text for path, text in changed.items() if current.get(path) != text}
-        if state is State.NEEDED:
-            current.update(new)
+        misfit = _misfit(patch, files, edited=False) if state is State.NEEDED else ""
+        if misfit:
+            state, detail = State.DRIFTED, misfit
         elif state is State.UPSTREAM:
             state, detail = _whose(patch, files, base, record)
-        steps.append(Step(patch, state, detail, new if state is State.NEEDED else {}))
+        new = {}
+        if state is State.NEEDED:
+            new = {path: text for path, text in changed.items() if current.get(path) != text}
+            new |= _missing(patch, files)
+            current.update(new)
+        elif state is State.DRIFTED:
+            vllm.restore(mark)
+        steps.append(Step(patch, state, detail, new))
     _read_back(steps, vllm)
-    return Plan(
-        base.release if base else None,
-        tuple(steps),
-        {path: files[path] for path in current},
-        current,
-    )
+    return _plan(base.release if base else None, steps, files, current)
 
 
 def quick(
@@ -197,7 +197,7 @@ def _recorded(
             ]
             if all(changes):
                 state, detail = _whose(patch, files, base, record)
-            elif any(changes):
+            elif any(changes) or _misfit(patch, files, edited=False):
                 return None
         elif state is State.UPSTREAM:
             state, detail = _whose(patch, files, base, record)
@@ -205,7 +205,7 @@ def _recorded(
             return None
         steps.append(Step(patch, state, detail))
     needed = {step.patch.slug for step in steps if step.state is State.NEEDED}
-    after = {}
+    after: dict[str, bytes] = {}
     for path in release.outcomes:
         wanted = needed & release.changing(path)
         if not wanted:
@@ -220,7 +220,20 @@ def _recorded(
             raise SeriesError(
                 f"{known.PATH}: {path} of {base.release} is wrong: install this again"
             )
-    return Plan(base.release, tuple(steps), {path: files[path] for path in after}, after)
+    for step in steps:
+        if step.state is State.NEEDED:
+            after |= _missing(step.patch, files)
+    return _plan(base.release, steps, files, after)
+
+
+def _plan(
+    release: str | None,
+    steps: Sequence[Step],
+    files: Mapping[str, bytes],
+    after: Mapping[str, bytes],
+) -> Plan:
+    before = {path: files[path] for path in after if path in files}
+    return Plan(release, tuple(steps), before, after)
 
 
 def consulted(patches: Sequence[Patch], files: Mapping[str, bytes]) -> set[str]:
@@ -268,18 +281,40 @@ def _gone(
     return f"{', '.join(missing)}: no such file, and {version} has it" if missing else ""
 
 
+def _missing(patch: Patch, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files that a patch adds, as far as they are not there."""
+    return {path: text for path, text in patch.installed().items() if path not in files}
+
+
+def _misfit(patch: Patch, files: Mapping[str, bytes], edited: bool) -> str:
+    """What is at odds with the files that a patch adds; empty when nothing is.
+
+    edited: whether the edit of the patch is in, and needs them.
+    """
+    for path, text in patch.installed().items():
+        there = files.get(path)
+        if there is None and edited:
+            return f"{path}: sought the file that the patch adds; found none, a half-made fix"
+        if there not in (None, text):
+            return f"{path}: sought no such file, or the one that the patch adds; found another"
+    return ""
+
+
 def _whose(
     patch: Patch, files: Mapping[str, bytes], base: known.Match | None, record: Record | None
 ) -> tuple[State, str]:
-    """Whether a fix that is in came from us."""
+    """Whether a fix whose edit is in came from us, unless a file that it adds is not there."""
     if record is not None and patch.slug in record.patches:
-        touched = [path for path in patch.header.touches if path in record.files]
+        touched = [path for path in patch.paths if path in record.files]
         changed = [
             path for path in touched if known.digest(files.get(path, b"")) != record.files[path]
         ]
         if changed:
             return State.TAMPERED, f"{', '.join(changed)}: changed since it was written"
         return State.APPLIED, ""
+    misfit = _misfit(patch, files, edited=True)
+    if misfit:
+        return State.DRIFTED, misfit
     if base and any(patch.slug in slugs for slugs in base.applied.values()):
         return State.APPLIED, ""
     return State.UPSTREAM, ""

@@ -86,16 +86,20 @@ def data(plan: Plan, target: Target) -> dict[str, Any]:
 def diff(plan: Plan, context: int = 3) -> str:
     """The plan as one unified diff, line ends kept."""
     return "".join(
-        unified(path, plan.before[path], plan.after[path], context) for path in sorted(plan.after)
+        unified(path, plan.before.get(path), plan.after[path], context)
+        for path in sorted(plan.after)
     )
 
 
-def unified(path: str, before: bytes, after: bytes, context: int) -> str:
-    """The unified diff of one file, as git prints it."""
-    lines = difflib.unified_diff(_lines(before), _lines(after), f"a/{path}", f"b/{path}", n=context)
-    return "".join(
+def unified(path: str, before: bytes | None, after: bytes, context: int) -> str:
+    """The unified diff of one file, as git prints it; before: None for a file that is new."""
+    ours = "/dev/null" if before is None else f"a/{path}"
+    lines = difflib.unified_diff(_lines(before or b""), _lines(after), ours, f"b/{path}", n=context)
+    text = "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
+    created = f"diff --git a/{path} b/{path}\nnew file mode 100644\n"
+    return created + text if before is None else text
 
 
 def _lines(content: bytes) -> list[str]:

@@ -61,7 +61,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
     affects: version specifier of the releases that need it and that it is proven on.
     requires: slugs of patches that must be in for this one to be of use.
     touches: the files of vLLM that it changes.
-    adds: the tests that it adds to vLLM's repository, at the path that they get there.
+    adds: the files that it adds to vLLM's repository, at the path that they get there: tests, and
+    modules below `vllm/`, which a vLLM that is installed gets too.
     date: author date of the commit, unless git's environment says otherwise.
     removal: when the patch can go.
     differs_from_upstream: why it does, or empty.
@@ -91,6 +92,27 @@ class Patch(msgspec.Struct, frozen=True):
     def affects(self, release: str) -> bool:
         """Whether the header names `release` among those that need the patch."""
         return Version(release) in SpecifierSet(self.header.affects)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files of an installed vLLM that it changes, and those that it adds."""
+        return (*self.header.touches, *filter(_is_installed, self.header.adds))
+
+    def added(self) -> dict[str, bytes]:
+        """Path to content of the files that it adds to vLLM's repository."""
+        return {path: self._content(path) for path in self.header.adds}
+
+    def installed(self) -> dict[str, bytes]:
+        """The same of those that an installed vLLM gets too."""
+        return {path: self._content(path) for path in filter(_is_installed, self.header.adds)}
+
+    def _content(self, path: str) -> bytes:
+        # The series holds them at the path that they get.
+        file = self.folder.parent.parent / path
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            raise SeriesError(f"{file}: {error.strerror}, and {self.slug} adds it") from error
 
     @property
     def edit(self) -> Edit:
@@ -158,8 +180,8 @@ def root() -> Path:
 def load(folder: Path | None = None) -> Series:
     """Read and check the series below `folder` (default: `root()`).
 
-    Raises SeriesError for a header that is wrong, a folder that the order does not name, or a patch
-    that stands before one that it requires.
+    Raises SeriesError for a header that is wrong, a folder that the order does not name, a patch
+    that stands before one that it requires, or a module that two of them add.
     """
     folder = folder or root()
     patches = folder / "patches"
@@ -182,6 +204,7 @@ def load(folder: Path | None = None) -> Series:
 
 def _check_order(folder: Path, patches: Iterable[Patch]) -> None:
     seen: list[str] = []
+    adding: dict[str, str] = {}
     for patch in patches:
         if patch.slug in seen:
             raise SeriesError(f"{folder / 'series.toml'}: {patch.slug} is there twice")
@@ -189,6 +212,9 @@ def _check_order(folder: Path, patches: Iterable[Patch]) -> None:
             if required not in seen:
                 order = folder / "series.toml"
                 raise SeriesError(f"{order}: {patch.slug} requires {required}; put it behind that")
+        for path in filter(_is_installed, patch.header.adds):
+            if adding.setdefault(path, patch.slug) != patch.slug:
+                raise SeriesError(f"{path}: both {adding[path]} and {patch.slug} add it")
         seen.append(patch.slug)
     present = sorted(path.parent.name for path in folder.glob("*/patch.toml"))
     unnamed = [slug for slug in present if slug not in seen]
@@ -203,11 +229,16 @@ def _patch(folder: Path) -> Patch:
             SpecifierSet(specifier)
     except InvalidSpecifier as error:
         raise SeriesError(f"{folder / 'patch.toml'}: {error}") from error
-    outside = [path for path in header.adds if not path.startswith("tests/")]
+    # Of what is installed, every kind of target reads Python files alone.
+    outside = [p for p in header.adds if not (p.startswith("tests/") or _is_installed(p))]
     if outside:
-        # What is installed is the files that a plan changes.
-        raise SeriesError(f"{folder / 'patch.toml'}: adds {', '.join(outside)}: only tests can be")
+        ways = "want a path below tests/, or of a .py file below vllm/"
+        raise SeriesError(f"{folder / 'patch.toml'}: adds {', '.join(outside)}: {ways}")
     return Patch(folder.name, header, folder)
+
+
+def _is_installed(path: str) -> bool:
+    return path.startswith("vllm/") and path.endswith(".py") and ".." not in path.split("/")
 
 
 T = TypeVar("T")

@@ -158,7 +158,7 @@ def test_in_a_patched_wheel_the_rest_comes_and_goes(root: Path, mrv2: Mrv2) -> N
     rows = next(root.glob("*.dist-info/RECORD"))
     text = rows.read_bytes()
     for path in (*made.after, record.PATH):
-        text = installed_record.with_row(text, path, (root / path).read_bytes())
+        text = installed_record.with_own(text, path, (root / path).read_bytes())
     rows.write_bytes(text)
     before = snapshot(root)
     alone = mrv2("revert", root)
@@ -536,9 +536,9 @@ def test_rows_come_and_go_to_the_byte() -> None:
         assert not any(installed_record.lists(new, path) for path in gone), seed
         for there in (new, text):
             assert installed_record.put_back(there, kept) == (text, True), seed
-        once, other = (installed_record.with_row(new, record.PATH, one) for one in (b"1", b"2"))
-        assert installed_record.with_row(other, record.PATH, b"1") == once, seed
-        assert installed_record.without_row(once, record.PATH) == new, seed
+        once, other = (installed_record.with_own(new, record.PATH, one) for one in (b"1", b"2"))
+        assert installed_record.with_own(other, record.PATH, b"1") == once, seed
+        assert installed_record.with_own(once, record.PATH, None) == new, seed
 
 
 def test_an_installed_wheel(mrv2: Mrv2, tmp_path: Path) -> None:

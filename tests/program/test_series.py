@@ -105,12 +105,34 @@ def test_a_broken_series_is_named(copy: Path, file: str, text: str, says: str) -
         series.load(copy)
 
 
-def test_a_patch_that_adds_what_would_not_be_installed_is_an_error(copy: Path) -> None:
+def adding(copy: Path, slug: str, path: str) -> None:
+    """Let the header of a patch add one file more."""
+    header = copy / "patches" / slug / "patch.toml"
+    header.write_text(header.read_text().replace("adds = [", f'adds = ["{path}",'))
+
+
+@pytest.mark.parametrize("path", ["vllm/v1/new.cu", "vllm/../new.py", "docs/new.md", ""])
+def test_a_patch_that_adds_what_would_not_be_installed_is_an_error(copy: Path, path: str) -> None:
     """A way of delivery that left the file out would still say that the patch is applied."""
-    path = copy / "patches" / "gate-speculative-tensors" / "patch.toml"
-    path.write_text(path.read_text().replace("adds = [", 'adds = ["vllm/v1/worker/gpu/new.py",'))
-    with pytest.raises(SeriesError, match=r"new\.py: only tests can be"):
+    adding(copy, "gate-speculative-tensors", path)
+    with pytest.raises(SeriesError, match=rf"adds {re.escape(path)}: want a path below tests/"):
         series.load(copy)
+
+
+def test_a_module_that_two_patches_add_is_an_error(copy: Path) -> None:
+    """Neither could be taken out alone."""
+    for slug in ("batch-max-seq-len", "gate-speculative-tensors"):
+        adding(copy, slug, "vllm/new.py")
+    says = r"vllm/new\.py: both batch-max-seq-len and gate-speculative-tensors add it"
+    with pytest.raises(SeriesError, match=says):
+        series.load(copy)
+
+
+def test_a_file_to_add_that_is_not_there_is_named(copy: Path) -> None:
+    adding(copy, "batch-max-seq-len", "vllm/new.py")
+    patch = series.load(copy).patch("batch-max-seq-len")
+    with pytest.raises(SeriesError, match=r"/vllm/new\.py: No such file.*batch-max-seq-len adds"):
+        patch.installed()
 
 
 def test_two_patches_at_odds_are_an_error() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from mrv2_fixes import known, plan, series
 from mrv2_fixes.targets import folder
+from mrv2_fixes.targets.overlaid import Overlaid
 
 from . import wheels
 from .conftest import AFFECTED, Mrv2, Source, clone_of, git
@@ -38,11 +39,15 @@ Hashes = dict[str, str]
 
 
 class Ways:
-    """Each method delivers the series to a copy of `root`, and gives the hashes of `paths`."""
+    """Each method delivers a group of patches to a copy of `root`, and hashes `paths` there."""
 
-    def __init__(self, root: Path, paths: list[str], mrv2: Mrv2, into: Path) -> None:
-        self.root, self.paths, self.mrv2, self.into = root, paths, mrv2, into
+    def __init__(self, root: Path, group: str, paths: list[str], mrv2: Mrv2, into: Path) -> None:
+        self.root, self.group, self.paths, self.into = root, group, paths, into
         self.release = root.name
+        self._mrv2 = mrv2
+
+    def mrv2(self, command: str, *rest: str | Path) -> subprocess.CompletedProcess[str]:
+        return self._mrv2(command, "--series", self.group, *rest)
 
     def apply(self) -> Hashes:
         site = shutil.copytree(self.root, self.into / "site")
@@ -79,7 +84,7 @@ class Ways:
     def hook(self) -> Hashes:
         script = self.into / "hook.py"
         script.write_text(HOOK)
-        environ = {"PYTHONPATH": str(self.root)}
+        environ = {"PYTHONPATH": str(self.root), "MRV2_FIXES": self.group}
         done = subprocess.run(
             [sys.executable, script], env=environ, check=True, stdout=subprocess.PIPE, text=True
         )
@@ -90,17 +95,27 @@ class Ways:
         return {path: known.digest((root / path).read_bytes()) for path in self.paths}
 
 
+STABLE = [
+    release
+    for release in known.releases()
+    if any(patch.affects(release) for patch in series.load().stable)
+]
+RUNS = [*(("core", release) for release in AFFECTED), *(("all", release) for release in STABLE)]
+
+
 @pytest.mark.parametrize("way", ["apply", "wheel", "branch", "patch_files", "diff", "hook"])
-@pytest.mark.parametrize("release", AFFECTED)
+@pytest.mark.parametrize(("group", "release"), RUNS)
 def test_every_way_gives_the_same(
-    source: Source, mrv2: Mrv2, tmp_path: Path, release: str, way: str
+    source: Source, mrv2: Mrv2, tmp_path: Path, group: str, release: str, way: str
 ) -> None:
     root = source(release)
+    patches = series.load().select(group=group)
     files = folder.read(root).files
-    after = plan.make(series.load().core, files, version=release).after
-    touched = {path for patch in series.load().core for path in patch.header.touches}
-    paths = sorted(path for path in touched if path in files)
+    made = plan.make(patches, files, version=release)
+    assert made.after
+    there = Overlaid(files, made.after)
+    paths = sorted({path for patch in patches for path in patch.paths if path in there})
     into = tmp_path / "into"
     into.mkdir()
-    delivered = getattr(Ways(root, paths, mrv2, into), way)()
-    assert delivered == {path: known.digest(after.get(path, files[path])) for path in paths}
+    delivered = getattr(Ways(root, group, paths, mrv2, into), way)()
+    assert delivered == {path: known.digest(there[path]) for path in paths}

@@ -35,14 +35,14 @@ def write(plan: Plan, target: clone.Clone, name: str | None) -> Branch:
     """Write one commit per needed patch of `plan` onto the commit that was read.
 
     name: of the branch; None for the one that `mrv2 build` would give it.
-    Raises WrongCall when there is such a branch or there cannot be one, Drifted when a test to add
+    Raises WrongCall when there is such a branch or there cannot be one, Drifted when a file to add
     is there with other content, GitError when git fails.
     """
     default = commits.branch_name(commits.base_name(plan, target))
     name = default if name is None else name
     _check(target, name, default)
     steps = plan.needed()
-    added = {path: text for step in steps for path, text in commits.added(step.patch).items()}
+    added = {path: text for step in steps for path, text in step.patch.added().items()}
     there = clone.Files(target.path, target.commit, *plan.after, *added)
     taken = [path for path in added if path in there and not there.holds(path, added[path])]
     if taken:

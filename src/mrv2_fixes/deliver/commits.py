@@ -76,12 +76,6 @@ def message(patch: Patch, who: Identity) -> str:
     return "\n\n".join([*parts, "\n".join(trailers)]) + "\n"
 
 
-def added(patch: Patch) -> dict[str, bytes]:
-    """Path to content of the files that a patch adds to vLLM."""
-    root = patch.folder.parents[1]  # of the series, which holds them at the path that they get
-    return {path: (root / path).read_bytes() for path in patch.header.adds}
-
-
 def base_name(plan: Plan, target: Target) -> str:
     """The release that a base is, else a name of its own: the target's, and what its files are."""
     if plan.release:
@@ -120,7 +114,7 @@ def write(
     parent = base
     there: dict[str, bytes] = {}
     for step in steps:
-        files = {**added(step.patch), **step.files}
+        files = {**step.patch.added(), **step.files}
         files = {path: text for path, text in files.items() if there.get(path) != text}
         there.update(files)
         ident = who.ident(f"{int(step.patch.header.date.timestamp())} +0000")

@@ -60,16 +60,16 @@ def put_back(text: bytes, rows: Rows) -> tuple[bytes, bool]:
     return text, whole
 
 
-def with_row(text: bytes, path: str, content: bytes) -> bytes:
-    """RECORD with a row for a file: in the place of an earlier one, else as the first."""
+def with_own(text: bytes, path: str, content: bytes | None) -> bytes:
+    """RECORD with the row of a file of ours, in the place of an earlier one or as the first.
+
+    content: None for no file and no row.
+    """
+    if content is None:
+        return replace(text, {}, {path})[0]
     if lists(text, path):
         return replace(text, {path: content}, set())[0]
     return row(path, content, _end(text.partition(b"\n")[0] + b"\n")) + text
-
-
-def without_row(text: bytes, path: str) -> bytes:
-    """RECORD without a row for `path`."""
-    return replace(text, {}, {path})[0]
 
 
 def row(path: str, content: bytes, end: bytes = b"\n") -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -20,6 +20,7 @@ from mrv2_fixes.plan import Plan
 from mrv2_fixes.record import File, Record, RecordRows
 from mrv2_fixes.series import Patch
 from mrv2_fixes.targets import Target
+from mrv2_fixes.targets.overlaid import Overlaid
 from mrv2_fixes.targets.target import MARK
 
 Goal = dict[str, File | None]
@@ -61,7 +62,8 @@ class Site:
 
     def plan(self, patches: Sequence[Patch]) -> Plan:
         """For the files as they were at first."""
-        files = _Overlaid(self.target.files, self.first)
+        first = {path: file.content if file else None for path, file in self.first.items()}
+        files = Overlaid(self.target.files, first)
         return plan.quick(patches, files, version=self.target.version, record=self.base)
 
     def now(self, patches: Sequence[Patch]) -> Plan:
@@ -95,11 +97,11 @@ class Site:
         texts, listings = self._listings({*first, record.PATH}, after, kept)
         written = self._record(made, kept, listings) if made and after else self._came_with()
         goal[record.PATH] = written
+        added = {path: after.get(path) for path, file in first.items() if file is None}
+        own = {**added, record.PATH: written.content if written else None}
         for path, text in texts.items():
-            if written:
-                text = installed_record.with_row(text, record.PATH, written.content)
-            else:
-                text = installed_record.without_row(text, record.PATH)
+            for name, content in own.items():
+                text = installed_record.with_own(text, name, content)
             as_at_first = not after and path in self.listings
             goal[path] = self._listing(path, text, listings[path].file, as_at_first)
         return goal
@@ -111,7 +113,7 @@ class Site:
             if path in first:
                 continue
             first[path] = there = transaction.read(self.root / path)
-            if made and (there is None or there.content != made.before[path]):
+            if made and (there.content if there else None) != made.before.get(path):
                 raise TargetUnusable(f"{self.root / path}: changed while it was read: run it again")
             first |= {name: transaction.read(self.root / name) for name in self._compiled(path)}
         return first
@@ -135,12 +137,18 @@ class Site:
         return goal
 
     def _patched(self, path: str, first: File | None, content: bytes) -> File:
-        assert first is not None  # a plan changes files, and adds none
+        like = first or self._mark()
         there = self.root / path
-        latest = max(first.mtime_ns, there.stat().st_mtime_ns if there.exists() else 0)
+        latest = max(like.mtime_ns, there.stat().st_mtime_ns if there.exists() else 0)
         # A .pyc has its source's time, in seconds: no older one may have this one's by chance.
         mtime_ns = max(time.time_ns(), latest + SECOND)
-        return File(content, first.mode, mtime_ns, first.owner)
+        return File(content, like.mode, mtime_ns, like.owner)
+
+    def _mark(self) -> File:
+        """What a file that is new here has its permissions and owner from."""
+        mark = transaction.read(self.root / MARK)
+        assert mark is not None  # without it, it is no target
+        return mark
 
     def _compiled(self, path: str) -> list[str]:
         """The .pyc files of a module that are there, of every Python."""
@@ -173,8 +181,7 @@ class Site:
         there = transaction.read(self.root / record.PATH)
         if there and there.content == content:
             return there
-        mark = transaction.read(self.root / MARK)
-        assert mark is not None  # without it, it is no target
+        mark = self._mark()
         return File(content, mark.mode, time.time_ns(), mark.owner)
 
     def _listings(
@@ -207,26 +214,6 @@ class Site:
         if there and there.content == text:
             return there
         return File(text, first.mode, time.time_ns(), first.owner)
-
-
-class _Overlaid(Mapping[str, bytes]):
-    """Files, some of them as they were at first."""
-
-    def __init__(self, files: Mapping[str, bytes], first: Goal) -> None:
-        self._files = files
-        self._first = {path: file.content for path, file in first.items() if file}
-
-    def __getitem__(self, path: str) -> bytes:
-        return self._first[path] if path in self._first else self._files[path]
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._first or path in self._files
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**dict.fromkeys(self._files), **self._first})
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 def _source(path: str) -> str:

@@ -8,9 +8,9 @@ Named releases are read from their wheels; without names, all of them.
 from __future__ import annotations
 
 import difflib
-import itertools
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 
 import msgspec
 from packaging.version import Version
@@ -25,10 +25,12 @@ def describe(files: Mapping[str, bytes], paths: list[str]) -> known.Release:
     patches = series.load().patches
     states = {step.patch.slug: step.state.value for step in _steps(patches, files)}
     outcomes: dict[str, dict[str, known.Outcome]] = {}
-    for chosen in _closed(patches):
+    for chosen in _choices(series.load()):
         steps = _steps(chosen, files)
         needed = [step for step in steps if step.state is plan.State.NEEDED]
         for path, text in {k: v for step in needed for k, v in step.files.items()}.items():
+            if path not in files:
+                continue  # what is added is the same on every base
             slugs = tuple(step.patch.slug for step in needed if path in step.files)
             outcome = known.Outcome(slugs, _splices(files[path], text))
             outcomes.setdefault(path, {})[known.digest(text)] = outcome
@@ -51,13 +53,16 @@ def _splices(published: bytes, text: bytes) -> tuple[tuple[int, int, str], ...]:
     )
 
 
-def _closed(patches: tuple[series.Patch, ...]) -> Iterator[tuple[series.Patch, ...]]:
-    """Every choice of patches that has what it requires."""
-    for size in range(1, len(patches) + 1):
-        for chosen in itertools.combinations(patches, size):
-            slugs = {patch.slug for patch in chosen}
-            if all(set(patch.header.requires) <= slugs for patch in chosen):
-                yield chosen
+def _choices(of: series.Series) -> Iterator[tuple[series.Patch, ...]]:
+    """The choices whose outcomes are recorded, each with what it requires; others are planned anew.
+
+    Every one of the core, each patch that joins it, alone and beside the core, and all.
+    """
+    core = [patch.slug for patch in of.core]
+    chosen = [of.select(some) for n in range(len(core)) for some in combinations(core, n + 1)]
+    for patch in of.stable:
+        chosen += [of.select([patch.slug]), of.select([*core, patch.slug])]
+    yield from dict.fromkeys([*chosen, of.patches])
 
 
 def main(numbers: list[str]) -> None:

@@ -3,7 +3,8 @@
     python -m mrv2_fixes.maintain.views
 
 A view is made with the patches that the patch requires in, and has no context lines, so that the
-repository holds no more of vLLM than the lines that go. `git apply --unidiff-zero` takes it.
+repository holds no more of vLLM than the lines that go. `git apply --unidiff-zero` takes it. The
+files that the patch adds are not in it: they stand in the series as they are.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def view(patch: series.Patch, files: Mapping[str, bytes]) -> str:
     return "".join(
         printing.unified(path, before[path], text, context=0)
         for path, text in sorted(steps[-1].files.items())
+        if path in before
     )
 
 

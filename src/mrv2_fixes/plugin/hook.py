@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -32,17 +33,19 @@ class Source:
     """What a module is made of.
 
     path: of its file, below the folder that holds `vllm/`.
-    before: SHA-256 that the file must have. text: the planned text; None where that is the file's.
+    before: SHA-256 that the file must have; None where there must be none.
+    text: the planned text; None where that is the file's.
     """
 
     path: str
-    before: str
+    before: str | None
     text: bytes | None
 
 
 class Finder(importlib.abc.MetaPathFinder):
     """Takes what the finders behind it find for the modules `sources`, with another loader.
 
+    Of a module that the plan adds they find nothing, and it is loaded as if its file were there.
     refuse: is called with why a module cannot be loaded as planned; where it returns, the module is
     loaded as the others would have it.
     say: is called when a module is about to be loaded.
@@ -70,6 +73,10 @@ class Finder(importlib.abc.MetaPathFinder):
             spec = find_spec(fullname, path, target) if find_spec else None
             if spec is not None:
                 return self._served(spec, source, finder)
+        if source.before is None and path:
+            place = os.path.join(path[0], source.path.rpartition("/")[2])
+            loader = Loader(fullname, place, source, self.say)
+            return importlib.util.spec_from_loader(fullname, loader)
         return None
 
     def _served(
@@ -117,10 +124,18 @@ class Loader(importlib.machinery.SourceFileLoader):
 
     def planned(self) -> bytes:
         """The text that is compiled."""
-        on_disk = self.get_data(self.path)
-        if known.digest(on_disk) != self._source.before:
+        on_disk = self._on_disk()
+        there = None if on_disk is None else known.digest(on_disk)
+        text = on_disk if self.planned_text is None else self.planned_text
+        if there != self._source.before or text is None:
             raise NotServed(f"{self.path}: changed since this process started: start it again")
-        return on_disk if self.planned_text is None else self.planned_text
+        return text
+
+    def _on_disk(self) -> bytes | None:
+        try:
+            return self.get_data(self.path)
+        except FileNotFoundError:
+            return None
 
 
 def install(finder: Finder) -> None:

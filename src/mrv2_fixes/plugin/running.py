@@ -39,10 +39,9 @@ def report() -> dict[str, Any]:
     left_out = hooked.left_out if hooked else {}
     every = [step.patch for step in made.steps]
     every += [patch for patch in series.load().patches if patch.slug in left_out]
-    after = made.after if hooked else {}
+    files = start.planned(target, made) if hooked else target.files
     modules = {
-        start.module(path): _module(path, after.get(path, target.files[path]))
-        for path in start.touched(every, target)
+        start.module(path): _module(path, files[path]) for path in start.touched(every, files)
     }
     patches = {step.patch.slug: _patch(step, target, modules, bool(hooked)) for step in made.steps}
     for slug, problem in left_out.items():
@@ -84,7 +83,7 @@ def _patch(
     step: Step, target: Target, modules: Mapping[str, Mapping[str, str | None]], hooked: bool
 ) -> dict[str, str]:
     """A patch as this process has it: in, only if the code in memory is that of its text."""
-    names = [start.module(path) for path in start.touched([step.patch], target)]
+    names = [name for path in sorted(step.patch.paths) if (name := start.module(path)) in modules]
     there = [name for name in names if modules[name]["loaded"] != NOT_YET]
     others = [name for name in there if modules[name]["sha256"] is None]
     if others:

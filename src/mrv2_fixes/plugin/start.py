@@ -23,6 +23,7 @@ from mrv2_fixes.plugin import hook, memory, settings
 from mrv2_fixes.plugin.settings import Mode, Settings
 from mrv2_fixes.series import Patch
 from mrv2_fixes.targets import Target, folder, installed
+from mrv2_fixes.targets.overlaid import Overlaid
 
 # Below vLLM's own logger, so that the line comes out where vLLM's do.
 logger = logging.getLogger("vllm.mrv2_fixes")
@@ -99,10 +100,10 @@ def _start(chosen: Settings) -> Started:
             raise hook.NotServed(why)
         logger.warning("mrv2-fixes: NOT as planned: %s", why)
 
-    sources = {
-        module(path): hook.Source(path, known.digest(target.files[path]), made.after.get(path))
-        for path in touched(chosen.patches, target)
-    }
+    sources = {}
+    for path in touched(chosen.patches, planned(target, made)):
+        before = known.digest(target.files[path]) if path in target.files else None
+        sources[module(path)] = hook.Source(path, before, made.after.get(path))
     hook.install(hook.Finder(sources, refuse, say))
     return Started(chosen, target, made, left_out)
 
@@ -158,10 +159,15 @@ class _Once(Mapping[str, bytes]):
         return len(self._files)
 
 
-def touched(patches: Iterable[Patch], target: Target) -> list[str]:
-    """The files that patches touch, as far as this vLLM has them."""
-    paths = {path for patch in patches for path in patch.header.touches}
-    return sorted(path for path in paths if path in target.files)
+def planned(target: Target, made: Plan) -> Mapping[str, bytes]:
+    """The files of a vLLM with what a plan makes of them."""
+    return Overlaid(target.files, made.after)
+
+
+def touched(patches: Iterable[Patch], files: Mapping[str, bytes]) -> list[str]:
+    """The files that patches change or add, as far as a vLLM has them."""
+    paths = {path for patch in patches for path in patch.paths}
+    return sorted(path for path in paths if path in files)
 
 
 def module(path: str) -> str:
@@ -172,14 +178,15 @@ def module(path: str) -> str:
 def _problems(made: Plan, target: Target) -> dict[str, Problem]:
     """By slug, what keeps a patch out; not that it requires one that is kept out."""
     found = {}
+    files = planned(target, made)
     for step in made.steps:
         if step.state in (State.DRIFTED, State.TAMPERED):
             found[step.patch.slug] = Problem(step.state, f"{step.state.value}: {step.detail}")
             continue
         others = [
             module(path)
-            for path in touched([step.patch], target)
-            if in_memory(path, made.after.get(path, target.files[path])) is False
+            for path in touched([step.patch], files)
+            if in_memory(path, files[path]) is False
         ]
         if others:
             why = f"{', '.join(others)} was imported before the plugin was loaded, as another"
