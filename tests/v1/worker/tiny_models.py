@@ -48,6 +48,8 @@ SEED = 0
 # A multiple of what every attention backend accepts.
 BLOCK_SIZE = 32
 VOCAB_SIZE = 256
+# Scales embeddings so that a draft that knows only the last token is right half the time.
+DRAFTABLE = 200.0
 # Both are float32; what differs is the order of operations, and TF32 on a GPU.
 LOGPROB_TOLERANCE = 2e-2 if current_platform.is_cuda() else 1e-3
 
@@ -69,6 +71,52 @@ SIZES: dict[str, Any] = {
 
 def _llama() -> PretrainedConfig:
     return transformers.LlamaConfig(**SIZES, architectures=["LlamaForCausalLM"])
+
+
+def _qwen2() -> PretrainedConfig:
+    return transformers.Qwen2Config(**SIZES, architectures=["Qwen2ForCausalLM"])
+
+
+def _gemma3() -> PretrainedConfig:
+    """Attention to a window beside attention to everything."""
+    return transformers.Gemma3TextConfig(
+        **SIZES,
+        layer_types=["sliding_attention", "full_attention"],
+        sliding_window=BLOCK_SIZE,
+        head_dim=64,
+        # With the embedding as its head it repeats the token that it reads.
+        tie_word_embeddings=False,
+        query_pre_attn_scalar=64,
+        architectures=["Gemma3ForCausalLM"],
+    )
+
+
+def _deepseek() -> PretrainedConfig:
+    """Latent attention (MLA), of the sizes that there are kernels for."""
+    return transformers.DeepseekV2Config(
+        **SIZES | {"num_key_value_heads": 2},
+        first_k_dense_replace=2,
+        q_lora_rank=None,
+        kv_lora_rank=512,
+        qk_nope_head_dim=128,
+        qk_rope_head_dim=64,
+        v_head_dim=128,
+        architectures=["DeepseekV2ForCausalLM"],
+    )
+
+
+def _bert() -> PretrainedConfig:
+    """An encoder: attention in both directions, and no cache."""
+    return transformers.BertConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        architectures=["BertModel"],
+    )
 
 
 def _lfm2() -> PretrainedConfig:
@@ -147,8 +195,8 @@ def _qwen3_next() -> PretrainedConfig:
         head_dim=64,
         linear_num_key_heads=2,
         linear_num_value_heads=2,
-        linear_key_head_dim=32,
-        linear_value_head_dim=32,
+        linear_key_head_dim=64,
+        linear_value_head_dim=64,
         linear_conv_kernel_dim=4,
         num_experts=2,
         num_experts_per_tok=1,
@@ -160,6 +208,10 @@ def _qwen3_next() -> PretrainedConfig:
 
 CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "llama": _llama,
+    "qwen2": _qwen2,
+    "gemma3": _gemma3,
+    "deepseek": _deepseek,
+    "bert": _bert,
     "lfm2": _lfm2,
     "lfm2_vl": _lfm2_vl,
     "granite": _granite,
@@ -208,8 +260,11 @@ class TinyModel:
 
 
 @functools.cache
-def write_model(kind: str) -> TinyModel:
-    """Write a model with random weights, the same ones each time."""
+def write_model(kind: str, embedding_scale: float = 1.0) -> TinyModel:
+    """Write a model with random weights, the same ones each time.
+
+    The larger its embeddings, the more the next token hangs on the last one alone.
+    """
     print(f"tiny {kind}: seed {SEED}")
     torch.manual_seed(SEED)
     folder = tempfile.mkdtemp(prefix=f"tiny-{kind}-")
@@ -218,17 +273,38 @@ def write_model(kind: str) -> TinyModel:
         auto = transformers.AutoModelForCausalLM
         if "vision_config" in config:
             auto = transformers.AutoModelForImageTextToText
+        elif kind == "bert":
+            auto = transformers.AutoModel
         reference = auto.from_config(config)
     reference = reference.float().eval()
+    reference.get_input_embeddings().weight.data *= embedding_scale
     reference.save_pretrained(folder)
     return TinyModel(folder, reference)
+
+
+def _draft_layer(
+    weights: dict[str, torch.Tensor], prefix: str, renamed: str
+) -> dict[str, torch.Tensor]:
+    """A copy of a layer for a draft, which adds little to what it is given."""
+    copied = {}
+    for name, weight in weights.items():
+        if name.startswith(prefix):
+            adds = name.endswith(("o_proj.weight", "down_proj.weight"))
+            name = renamed + name.removeprefix(prefix)
+            copied[name] = weight / 16 if adds else weight.clone()
+    return copied
+
+
+def _join(size: int) -> torch.Tensor:
+    """Weights that take a token's embedding, and a little of the target's state."""
+    return torch.cat([torch.eye(size), torch.eye(size) / 16], dim=1)
 
 
 @functools.cache
 def write_eagle_draft(target: str) -> str:
     """Write a one-layer EAGLE draft for the tiny Llama in the folder `target`.
 
-    Its layer is a copy of the target's last one, so that some drafts are right.
+    It guesses from the last token, by the target's own embeddings.
     """
     from safetensors.torch import load_file, save_file
 
@@ -239,17 +315,50 @@ def write_eagle_draft(target: str) -> str:
     (folder / "config.json").write_text(json.dumps(config))
     weights = load_file(Path(target) / "model.safetensors")
     size = config["hidden_size"]
-    prefix = f"model.layers.{last}."
+    layer = _draft_layer(weights, f"model.layers.{last}.", "layers.0.")
     # EAGLE's first layer has no norm of its own input.
-    layer = {
-        f"layers.0.{name.removeprefix(prefix)}": weight
-        for name, weight in weights.items()
-        if name.startswith(prefix) and "input_layernorm" not in name
-    }
-    # Takes the token's embedding and the target's hidden state, side by side.
-    layer["fc.weight"] = torch.cat([torch.eye(size), torch.eye(size)], dim=1)
+    del layer["layers.0.input_layernorm.weight"]
+    layer["fc.weight"] = _join(size)
     save_file(layer, folder / "model.safetensors")
     return str(folder)
+
+
+@functools.cache
+def write_mtp_model(kind: str, embedding_scale: float = 1.0) -> TinyModel:
+    """Write a model with a layer that predicts one more token (MTP).
+
+    It is a copy of the model's last layer. Qwen2 with such a layer is MiMo.
+    """
+    from safetensors.torch import load_file, save_file
+
+    model = write_model(kind, embedding_scale)
+    folder = Path(tempfile.mkdtemp(prefix=f"tiny-{kind}-mtp-"))
+    config = json.loads((Path(model.folder) / "config.json").read_text())
+    weights = load_file(Path(model.folder) / "model.safetensors")
+    size, last = config["hidden_size"], config["num_hidden_layers"] - 1
+    ones, zeros = torch.ones(size), torch.zeros(size)
+    if kind == "qwen2":
+        config["architectures"] = ["MiMoForCausalLM"]
+        layer = "model.mtp_layers.0."
+        # The target's state comes first here.
+        joined = {f"{layer}input_proj.weight": _join(size).roll(size, dims=1)}
+        norms = ("token_layernorm", "hidden_layernorm", "final_layernorm")
+        joined |= {f"{layer}{norm}.weight": ones.clone() for norm in norms}
+    else:
+        layer = "mtp.layers.0."
+        joined = {"mtp.fc.weight": _join(size)}
+        # These norms add 1 to their weights.
+        norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+        joined |= {f"mtp.{norm}.weight": zeros.clone() for norm in norms}
+    copied = _draft_layer(weights, f"model.layers.{last}.", layer)
+    config["num_nextn_predict_layers"] = 1
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(
+        weights | joined | copied,
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    return TinyModel(str(folder), model.reference)
 
 
 def model_runner(llm: LLM) -> GPUModelRunner:

@@ -1,0 +1,1 @@
+"""The contract of attention metadata, checked on the real engine while it serves requests."""

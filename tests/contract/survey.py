@@ -1,0 +1,97 @@
+"""Runs scenarios on a release's engine, with the check of attention metadata in it and on."""
+
+from __future__ import annotations
+
+import ast
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from mrv2_fixes import cache, engine, plan, series
+from mrv2_fixes.targets import folder
+from tests.contract.outcome import Outcome
+from tests.contract.scenarios import SCENARIOS
+
+ROOT = series.load().root
+CHECK = "vllm/v1/worker/gpu/attn_metadata_contract.py"
+BUILDS = "vllm/v1/worker/gpu/attn_utils.py"
+MODULE = "vllm.v1.worker.gpu.attn_metadata_contract"
+TIMEOUT = 600.0
+
+
+def applicable(release: str) -> list[str]:
+    """The scenarios that boot on a release."""
+    return [name for name, scenario in SCENARIOS.items() if release in scenario.releases]
+
+
+def run(
+    release: str,
+    patched: str,
+    names: Sequence[str],
+    *,
+    threads: int = 1,
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[Outcome]:
+    """What each scenario showed, in the order of `names`.
+
+    patched: the patches that are in beside the check: "none", "core" or "all".
+    Raises EngineError when the process wrote nothing at all, or not about every scenario.
+    """
+    environment = engine.environment(release, progress=progress)
+    tree = checked_tree(environment, patched)
+    with tempfile.TemporaryDirectory() as temporary:
+        result, output = Path(temporary) / "outcomes.json", Path(temporary) / "output"
+        variables = engine.variables(environment, [tree], threads=threads)
+        engine.run_command(
+            [str(environment.python), "-m", "tests.contract.inside.run", str(result), *names],
+            ROOT,
+            variables
+            | {
+                "VLLM_PLUGINS": "",
+                "VLLM_CHECK_ATTN_METADATA": "1",
+                # 0.21.0 to 0.22.1 refuse hybrid models, and have all the code that they need.
+                "MRV2_ENGINE_LIFT": "hybrid",
+            },
+            output,
+            TIMEOUT,
+        )
+        seen = (
+            msgspec.json.decode(result.read_bytes(), type=list[Outcome]) if result.exists() else []
+        )
+        if [outcome.scenario for outcome in seen] != list(names):
+            tail = "\n".join(output.read_text(errors="replace").splitlines()[-30:])
+            raise engine.EngineError(
+                f"{release}: the survey ended after {len(seen)} scenarios\n{tail}"
+            )
+    return seen
+
+
+def checked_tree(environment: engine.Environment, patched: str) -> Path:
+    """The release with patches and the check in it, as a folder to import vLLM from."""
+    files = folder.read(environment.site_packages).files
+    known = series.load()
+    patches = {"none": (), "core": known.core, "all": known.patches}[patched]
+    made = plan.make(patches, files, version=environment.release)
+    made.check(environment.release)
+    builds = made.after.get(BUILDS, files[BUILDS])
+    changed = {BUILDS: with_check(builds), CHECK: (ROOT / CHECK).read_bytes()}
+    return engine.patched_tree(environment, {**made.after, **changed}, cache.folder())
+
+
+def with_check(source: bytes) -> bytes:
+    """`attn_utils.py` with the check before `build_attn_metadata`."""
+    lines = source.decode().splitlines(keepends=True)
+    body = ast.parse(source).body
+    (build,) = (
+        node
+        for node in body
+        if isinstance(node, ast.FunctionDef) and node.name == "build_attn_metadata"
+    )
+    imported = max(
+        node.end_lineno or 0 for node in body if isinstance(node, (ast.Import, ast.ImportFrom))
+    )
+    lines.insert(build.lineno - 1, "@checked\n")
+    lines.insert(imported, f"from {MODULE} import checked\n")
+    return "".join(lines).encode()
