@@ -221,6 +221,30 @@ def verify(
     return 0 if all(cell.proven for cell in cells) else errors.NEEDED
 
 
+@cli.command()
+@click.argument("target", required=False)
+@click.option(
+    "--accept",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="TOML: findings that somebody has looked at.",
+)
+@as_json
+def audit(target: str | None, accept: Path | None, as_json: bool) -> int:
+    """The same kind of fault anywhere else in this vLLM.
+
+    TARGET: nothing (the vLLM of this Python), a folder, a git clone, a wheel or a release number.
+    """
+    from mrv2_fixes.audit import report
+
+    made = report.make(targets.open_target(target, progress), accept)
+    if as_json:
+        _print_json(report.data(made))
+    else:
+        report.print_(made)
+    return errors.NEEDED if made.counting else 0
+
+
 def _deliverable(
     target: str | None, slugs: tuple[str, ...], group: str
 ) -> tuple[plan.Plan, targets.Target]:

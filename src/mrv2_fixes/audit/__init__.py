@@ -1,0 +1,28 @@
+"""Breaches of the contract of attention metadata in the code of a vLLM, found without running it.
+
+source: which files matter, and what is defined where. flow: what holds where in a function. trace:
+where a value comes from. rules: what is a breach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mrv2_fixes.audit import rules
+from mrv2_fixes.audit.finding import Finding
+from mrv2_fixes.audit.source import Source
+from mrv2_fixes.audit.trace import Tracer
+
+
+def audit(files: Mapping[str, bytes]) -> list[Finding]:
+    """The findings in a vLLM, by file and line.
+
+    files: path below the root (``vllm/…``) to the file's bytes.
+    Raises TargetUnusable when a file that matters does not parse.
+    """
+    tracer = Tracer(Source(files))
+    found: dict[str, Finding] = {}
+    for rule in rules.RULES:
+        for finding in rule(tracer):
+            found.setdefault(finding.key, finding)
+    return sorted(found.values(), key=lambda one: (one.file, one.line, one.field))

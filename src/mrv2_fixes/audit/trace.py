@@ -1,0 +1,540 @@
+"""Following a value to where it comes from: through names, parameters, attributes, dictionaries.
+
+A value is followed as long as it stays the same value, or a slice of it. What is not followed to
+its end is said to be unknown, and no rule speaks of what is unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeGuard
+
+from mrv2_fixes.audit import flow, source
+from mrv2_fixes.audit.flow import Flow, Guard, Place
+from mrv2_fixes.audit.source import Class, Function, Source
+
+# What these names mean is plain; where they come from says no more.
+PLAIN = ("max_model_len",)
+# How many calls, names and classes are followed, one after the other.
+DEPTH = 24
+
+
+@dataclass(frozen=True, eq=False)
+class CallSite:
+    """A call in a function.
+
+    target: what is called, as it is written, with the names of the function that are aliases of a
+    function replaced.
+    bound: the `functools.partial` calls that gave arguments before, the last one first.
+    """
+
+    function: Function
+    call: ast.Call
+    target: str
+    bound: tuple[ast.Call, ...] = ()
+
+    @property
+    def receiver(self) -> str:
+        """What stands before the last dot of the target."""
+        return self.target.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.target.rpartition(".")[2]
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A function as it runs.
+
+    concrete: the class of its object; None for a function, or when it is not known.
+    pinned: the calls that led here, nearest first; where they end, it may be any call.
+    """
+
+    function: Function
+    concrete: Class | None
+    pinned: tuple[tuple[CallSite, Class | None], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """What a value is at the end of the way.
+
+    node: the expression; None when it is unknown. Where it is missing, the call that leaves it out.
+    frame, names: where the expression stands.
+    guards: the conditions on the way.
+    path: the calls on the way, the nearest to its use first.
+    missing: whether a call leaves the parameter out, and its default, None, is what counts.
+    entered: how many calls were followed inwards, to what they return, and not out again.
+    """
+
+    node: ast.expr | None
+    frame: Frame
+    names: flow.Names
+    guards: tuple[Guard, ...] = ()
+    path: tuple[tuple[CallSite, Class | None], ...] = ()
+    missing: bool = False
+    entered: int = 0
+
+    @property
+    def is_none(self) -> bool:
+        return isinstance(self.node, ast.Constant) and self.node.value is None
+
+    @property
+    def local_guards(self) -> list[Guard]:
+        """The conditions in the function where the expression stands."""
+        function = self.frame.function.node
+        return [guard for guard in self.guards if guard.within is function]
+
+    @property
+    def possible(self) -> bool:
+        """Whether no condition on the way contradicts another."""
+        held: dict[str, bool] = {}
+        for guard in self.guards:
+            test, holds = guard.test, guard.holds
+            while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+                test, holds = test.operand, not holds
+            if held.setdefault(ast.dump(test), holds) != holds:
+                return False
+        return True
+
+
+class Tracer:
+    """Follows the values of one vLLM."""
+
+    def __init__(self, vllm: Source) -> None:
+        self.source = vllm
+        self._flows: dict[Function, Flow] = {}
+        self._live: dict[Class, set[Function]] = {}
+        self._objects: dict[Function, list[Class | None]] = {}
+
+    def flow(self, function: Function) -> Flow:
+        """What holds where in a function."""
+        if function not in self._flows:
+            self._flows[function] = Flow(function.node)
+        return self._flows[function]
+
+    @cached_property
+    def _calls(self) -> dict[str, list[CallSite]]:
+        """The calls of the vLLM, by the last name of what is called."""
+        found: dict[str, list[CallSite]] = defaultdict(list)
+        of_classes: dict[Class, Aliases] = defaultdict(dict)
+        for function in self.source.functions():
+            if function.owner is not None:
+                of_classes[function.owner].update(_aliases(function, attributes=True))
+        for function in self.source.functions():
+            aliases = _aliases(function)
+            if function.owner is not None:
+                aliases.update(of_classes[function.owner])
+            for call in function.calls:
+                target, bound = _unaliased(call.func, aliases)
+                site = CallSite(function, call, target, bound)
+                found[site.name].append(site)
+        return found
+
+    def calls_of(self, name: str) -> list[CallSite]:
+        """Every call of something whose last name is `name`."""
+        return self._calls.get(name, [])
+
+    def calls_by_keyword(self, keyword: str) -> list[CallSite]:
+        """Every call that gives something by that keyword."""
+        return [
+            site
+            for sites in self._calls.values()
+            for site in sites
+            if any(one.arg == keyword for one in site.call.keywords)
+        ]
+
+    @cached_property
+    def set_from_outside(self) -> set[str]:
+        """The attributes that something else than ``self`` is given."""
+        return {
+            attribute
+            for function in self.source.functions()
+            for of, attribute in function.stored
+            if of != function.itself
+        }
+
+    # The classes whose objects run a method.
+
+    def objects_of(self, function: Function) -> list[Class | None]:
+        """The classes whose objects may run `function`, as their own method or by ``super()``."""
+        if function.owner is None:
+            return [None]
+        if function not in self._objects:
+            self._objects[function] = [
+                one
+                for one in self.source.derived(function.owner)
+                if function in self.live(one) and not self._is_abstract(one)
+            ]
+        return self._objects[function]
+
+    def _is_abstract(self, one: Class) -> bool:
+        names = {name for base in self.source.bases(one) for name in base.methods}
+        methods = (self.source.method(one, name) for name in names)
+        return any(method is not None and method.is_abstract for method in methods)
+
+    def live(self, one: Class) -> set[Function]:
+        """The methods that an object of a class runs: the public ones, and what those call."""
+        if one not in self._live:
+            names = {name for base in self.source.bases(one) for name in base.methods}
+            waiting = [
+                self.source.method(one, name)
+                for name in names
+                if not name.startswith("_") or name.startswith("__") or name in self._called_outside
+            ]
+            found: set[Function] = set()
+            while waiting:
+                method = waiting.pop()
+                if method is not None and method not in found:
+                    found.add(method)
+                    waiting += self.own_calls(method, one)
+            self._live[one] = found
+        return self._live[one]
+
+    @cached_property
+    def _called_outside(self) -> set[str]:
+        return {
+            name
+            for name, sites in self._calls.items()
+            if any(site.receiver not in ("", "super()", site.function.itself) for site in sites)
+        }
+
+    def own_calls(self, method: Function, concrete: Class) -> list[Function]:
+        """The methods of its own object that a method names, as what it calls or hands on."""
+        found = []
+        for of, name in method.read:
+            if of == method.itself:
+                found.append(self.source.method(concrete, name))
+            elif of == "super()":
+                found.append(self.source.method(concrete, name, method.owner))
+        return [one for one in found if one is not None]
+
+    # Values.
+
+    def argument(
+        self, site: CallSite, frame: Frame, parameter: str, callee: Function | None
+    ) -> Iterator[Value]:
+        """What a call gives for a parameter.
+
+        callee: None for a class, all of whose parameters are given by keyword and may be left out.
+        """
+        place = self.flow(site.function).places.get(site.call)
+        if place is not None:
+            for value in self._argument(site, frame, place, parameter, callee, DEPTH):
+                if value.possible:
+                    yield value
+
+    def follow(self, node: ast.expr, frame: Frame, place: Place) -> Iterator[Value]:
+        """Where an expression in the function of `frame` comes from."""
+        values = self._follow(Value(node, frame, place.names, place.guards), DEPTH)
+        return (value for value in values if value.possible)
+
+    def entry(self, whole: ast.expr, key: str, frame: Frame, place: Place) -> Iterator[Value]:
+        """What a dictionary in the function of `frame` holds under `key`."""
+        values = self._entry(Value(whole, frame, place.names, place.guards), key, DEPTH)
+        return (value for value in values if value.possible and not value.missing)
+
+    def again(self, node: ast.expr, value: Value) -> Iterator[Value]:
+        """Where a part of an expression comes from that was followed to `value`."""
+        return (one for one in self._follow(replace(value, node=node), DEPTH) if one.possible)
+
+    def _follow(self, value: Value, depth: int) -> Iterator[Value]:
+        node = value.node
+        if depth == 0 or node is None:
+            yield replace(value, node=None)
+        elif source.dotted(node).rpartition(".")[2] in PLAIN:
+            yield value
+        elif isinstance(node, ast.Name | ast.Attribute) and source.dotted(node) in value.names:
+            for one in value.names[source.dotted(node)]:
+                guards = (*value.guards, *one.guards)
+                yield from self._follow(
+                    replace(value, node=one.value, names=one.names, guards=guards), depth - 1
+                )
+        elif isinstance(node, ast.Name) and node.id in value.frame.function.parameters:
+            yield from self._parameter(value, node.id, depth)
+        elif isinstance(node, ast.IfExp):
+            for holds, branch in ((True, node.body), (False, node.orelse)):
+                guard = Guard(node.test, holds, value.names, value.frame.function.node)
+                yield from self._follow(
+                    replace(value, node=branch, guards=(*value.guards, guard)), depth - 1
+                )
+        elif isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+            for index, part in enumerate(node.values):
+                last = index == len(node.values) - 1
+                guards = value.guards
+                if not last:  # an earlier part counts only where it is something
+                    guards = (*guards, Guard(part, True, value.names, value.frame.function.node))
+                yield from self._follow(replace(value, node=part, guards=guards), depth - 1)
+        elif isinstance(node, ast.NamedExpr) or (
+            isinstance(node, ast.Subscript) and _is_slice(node.slice)
+        ):
+            yield from self._follow(replace(value, node=node.value), depth - 1)
+        elif isinstance(node, ast.Call):
+            returned = self._returned(value, node)
+            for inside in returned:
+                yield from self._follow(inside, depth - 1)
+            if not returned:
+                yield value
+        else:
+            yield value
+
+    def _returned(self, value: Value, call: ast.Call) -> list[Value]:
+        """What a call of a function of this vLLM returns; empty for any other call."""
+        name = source.dotted(call.func)
+        if name in ("cast", "typing.cast"):
+            return [replace(value, node=call.args[-1])]
+        frame, callee = value.frame, None
+        concrete: Class | None = None
+        receiver, _, last = name.rpartition(".")
+        if receiver and receiver == frame.function.itself and frame.concrete:
+            callee, concrete = self.source.method(frame.concrete, last), frame.concrete
+        elif name:
+            resolved = self.source.resolve(frame.function.module, name)
+            callee = resolved if isinstance(resolved, Function) else None
+        if callee is None:
+            return []
+        site = CallSite(frame.function, call, name)
+        inner = Frame(callee, concrete, ((site, frame.concrete), *frame.pinned))
+        return [
+            replace(
+                value,
+                node=node,
+                frame=inner,
+                names=place.names,
+                guards=(*value.guards, *place.guards),
+                entered=value.entered + 1,
+            )
+            for node, place in self.flow(callee).returns
+        ]
+
+    def _parameter(self, value: Value, name: str, depth: int) -> Iterator[Value]:
+        function = value.frame.function
+        for site, outer in self._callers(value):
+            place = self.flow(site.function).places.get(site.call)
+            if place is None:
+                continue
+            for given in self._argument(site, outer, place, name, function, depth - 1):
+                out = given.path[1:] if value.entered else given.path
+                yield replace(
+                    given,
+                    guards=(*value.guards, *given.guards),
+                    path=(*value.path, *out),
+                    entered=max(value.entered - 1, 0),
+                )
+
+    def _callers(self, value: Value) -> list[tuple[CallSite, Frame]]:
+        """The calls that may have led to the frame of a value, each with its own frame."""
+        frame = value.frame
+        if frame.pinned:
+            site, concrete = frame.pinned[0]
+            return [(site, Frame(site.function, concrete, frame.pinned[1:]))]
+        return [
+            (site, Frame(site.function, concrete))
+            for site, concrete in self.callers(frame.function, frame.concrete)
+        ]
+
+    def callers(
+        self, function: Function, concrete: Class | None
+    ) -> list[tuple[CallSite, Class | None]]:
+        """Every call of a function, with the class of the object that makes it."""
+        found: list[tuple[CallSite, Class | None]] = []
+        for site in self.calls_of(function.name):
+            caller = site.function
+            if function.owner is None:
+                if self.source.resolve(caller.module, site.target) is function:
+                    found += [(site, one) for one in self.objects_of(caller)]
+            elif site.receiver == "super()" or (site.receiver and site.receiver == caller.itself):
+                after = caller.owner if site.receiver == "super()" else None
+                for one in self.objects_of(caller):
+                    same = concrete is None or one is concrete
+                    if same and one and self.source.method(one, function.name, after) is function:
+                        found.append((site, one))
+            elif site.receiver:
+                resolved = self.source.resolve(caller.module, site.receiver)
+                if not isinstance(resolved, Class) or resolved is function.owner:
+                    found += [(site, one) for one in self.objects_of(caller)]
+        return found
+
+    def _argument(
+        self,
+        site: CallSite,
+        frame: Frame,
+        place: Place,
+        parameter: str,
+        callee: Function | None,
+        depth: int,
+    ) -> Iterator[Value]:
+        here = Value(None, frame, place.names, place.guards, ((site, frame.concrete),))
+        given = [site.call, *site.bound]
+        for call in given:
+            for keyword in call.keywords:
+                if keyword.arg == parameter:
+                    yield from self._follow(replace(here, node=keyword.value), depth)
+                    return
+        positional = [one for call in reversed(site.bound) for one in call.args[1:]]
+        positional += site.call.args
+        if any(isinstance(one, ast.Starred) for one in positional):
+            yield here
+            return
+        if callee is None and positional:
+            yield here
+            return
+        if callee is not None and parameter in callee.positional:
+            index = callee.positional.index(parameter)
+            if index < len(positional):
+                yield from self._follow(replace(here, node=positional[index]), depth)
+                return
+        absent = [here]
+        for whole in (one.value for call in given for one in call.keywords if one.arg is None):
+            without: list[Value] = []
+            for value in self._entry(replace(here, node=whole), parameter, depth):
+                if value.missing:
+                    without.append(value)
+                else:
+                    yield value
+            if not without:
+                return
+            absent = without
+        named = callee is not None and parameter in callee.parameters
+        default = callee.default(parameter) if callee and named else ast.Constant(None)
+        for one in absent:
+            if default is None:
+                yield replace(one, node=None, missing=False)
+            elif isinstance(default, ast.Constant) and default.value is None:
+                yield replace(one, node=one.path[-1][0].call, missing=True)
+            else:
+                yield replace(one, node=default, names={}, missing=False)
+
+    def _entry(self, whole: Value, key: str, depth: int) -> Iterator[Value]:
+        """What a dictionary holds under `key`; a missing value where it holds nothing."""
+        node = whole.node
+        if depth == 0 or node is None:
+            yield replace(whole, node=None)
+        elif isinstance(node, ast.Dict):
+            for name, part in reversed(list(zip(node.keys, node.values, strict=True))):
+                if name is None:
+                    inner = list(self._entry(replace(whole, node=part), key, depth - 1))
+                    yield from (one for one in inner if not one.missing)
+                    if not any(one.missing for one in inner):
+                        return
+                elif not isinstance(name, ast.Constant):
+                    yield replace(whole, node=None)
+                    return
+                elif name.value == key:
+                    yield from self._follow(replace(whole, node=part), depth - 1)
+                    return
+            yield replace(whole, missing=True)
+        elif isinstance(node, ast.Call) and source.dotted(node.func) == "dict":
+            items: list[tuple[ast.expr | None, ast.expr]] = [(None, one) for one in node.args]
+            for keyword in node.keywords:
+                name = ast.Constant(keyword.arg) if keyword.arg else None
+                items.append((name, keyword.value))
+            made = ast.Dict([name for name, _ in items], [value for _, value in items])
+            yield from self._entry(replace(whole, node=made), key, depth - 1)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            made = ast.Dict([None, None], [node.left, node.right])
+            yield from self._entry(replace(whole, node=made), key, depth - 1)
+        elif isinstance(node, ast.Name) and node.id in whole.names:
+            for one in whole.names[node.id]:
+                guards = (*whole.guards, *one.guards)
+                named = replace(whole, node=one.value, names=one.names, guards=guards)
+                yield from self._entry(named, key, depth - 1)
+        elif isinstance(node, ast.Name) and node.id == whole.frame.function.keywords:
+            yield from self._parameter(whole, key, depth)
+        elif isinstance(node, ast.IfExp):
+            for holds, branch in ((True, node.body), (False, node.orelse)):
+                guard = Guard(node.test, holds, whole.names, whole.frame.function.node)
+                either = replace(whole, node=branch, guards=(*whole.guards, guard))
+                yield from self._entry(either, key, depth - 1)
+        elif isinstance(node, ast.Call) and (returned := self._returned(whole, node)):
+            for value in returned:
+                yield from self._entry(value, key, depth - 1)
+        else:
+            yield replace(whole, node=None)
+
+    def assignments(self, attribute: str, concrete: Class) -> list[Value]:
+        """What the methods that an object of a class runs assign to one of its attributes."""
+        found = []
+        for method in sorted(self.live(concrete), key=lambda one: (one.symbol, one.node.lineno)):
+            if (method.itself, attribute) in method.stored:
+                for path, one in self.flow(method).definitions:
+                    if path == f"{method.itself}.{attribute}":
+                        frame = Frame(method, concrete)
+                        found.append(Value(one.value, frame, one.names, one.guards))
+        return found
+
+    def assigned_anywhere(self, attribute: str) -> list[ast.expr | None]:
+        """What any method of any class assigns to that attribute of its object."""
+        return [
+            one.value
+            for function in self.source.functions()
+            if function.itself and (function.itself, attribute) in function.stored
+            for path, one in self.flow(function).definitions
+            if path == f"{function.itself}.{attribute}"
+        ]
+
+    def knows_batch(self, method: Function, concrete: Class, batch: set[str]) -> bool:
+        """Whether a method, or one that leads to it, has one of the parameters `batch`."""
+        seen: set[Function] = set()
+        waiting = [method]
+        while waiting:
+            one = waiting.pop()
+            if batch & set(one.parameters):
+                return True
+            seen.add(one)
+            waiting += [
+                other
+                for other in self.live(concrete)
+                if other not in seen and one in self.own_calls(other, concrete)
+            ]
+        return False
+
+
+def _is_slice(index: ast.expr) -> bool:
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return all(isinstance(part, ast.Slice) for part in parts)
+
+
+Aliases = dict[str, tuple[str, tuple[ast.Call, ...]]]
+
+
+def _aliases(function: Function, attributes: bool = False) -> Aliases:
+    """The names that other functions are given: target, and what `functools.partial` binds."""
+    found: Aliases = {}
+    for node in function.assigned:
+        name = source.dotted(node.targets[0])
+        value = node.value
+        if not name or (attributes and "." not in name):
+            continue
+        if _is_partial(value):
+            found[name] = (source.dotted(value.args[0]), (value,))
+        elif isinstance(value, ast.Name | ast.Attribute):
+            found[name] = (source.dotted(value), ())
+    return found
+
+
+def _is_partial(node: ast.expr) -> TypeGuard[ast.Call]:
+    return (
+        isinstance(node, ast.Call)
+        and bool(node.args)
+        and source.dotted(node.func).rpartition(".")[2] == "partial"
+    )
+
+
+def _unaliased(called: ast.expr, aliases: Aliases) -> tuple[str, tuple[ast.Call, ...]]:
+    """What is called, and what was bound before."""
+    if _is_partial(called):
+        return source.dotted(called.args[0]), (called,)
+    target = source.dotted(called)
+    bound: tuple[ast.Call, ...] = ()
+    for _ in range(4):
+        if target not in aliases:
+            break
+        target, more = aliases[target]
+        bound += more
+    return target, bound
