@@ -5,8 +5,8 @@
 VLLM_CHECK_ATTN_METADATA=1 turns it on. Each build then copies lengths, block tables and
 slot mappings to the host: it is for finding faults, not for serving.
 
-A rule is a function of what one KV cache group is about to get. It yields a finding for
-each field that breaks it: field, row, what was expected, what was found.
+A rule is a function of what one KV cache group is about to get. It yields each field
+that breaks it, with the first such row, what was expected, and what was found.
 """
 
 import functools
@@ -23,6 +23,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec, CrossAttentionSpec, MambaS
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Finding = tuple[str, int | None, Any, Any]
 
 ENABLED = os.environ.get("VLLM_CHECK_ATTN_METADATA") == "1"
 PAD_SLOT_ID = -1
@@ -40,7 +41,7 @@ class Breach:
     """The first layer that would get it."""
     field: str
     row: int | None
-    """The first such request's row in the batch; None when no row is to blame."""
+    """The request's row in the batch; None when no row is to blame."""
     expected: str
     found: str
 
@@ -83,7 +84,7 @@ def checked(build: Callable[P, R]) -> Callable[P, R]:
     def checked_build(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        _check(_of_arguments(bound.arguments))
+        _check(_groups(bound.arguments))
         return build(*args, **kwargs)
 
     return checked_build
@@ -93,35 +94,44 @@ def check_metadata(
     common_attn_metadata: Any, attn_groups: Sequence[Any], for_cudagraph_capture: bool
 ) -> None:
     """Check a CommonAttentionMetadata of layers that have no KV cache."""
-    if ENABLED and attn_groups:
-        builders = [group.get_metadata_builder(0) for group in attn_groups]
-        common = {name: getattr(common_attn_metadata, name) for name in _COMMON}
-        _check(
-            [_Metadata(None, attn_groups, builders, for_cudagraph_capture, **common)]
-        )
+    if not ENABLED or not attn_groups:
+        return
+    common = common_attn_metadata
+    builders = [group.get_metadata_builder(0) for group in attn_groups]
+    metadata = Metadata(
+        group=None,
+        attn_groups=attn_groups,
+        builders=builders,
+        vllm_config=builders[0].vllm_config,
+        for_cudagraph_capture=for_cudagraph_capture,
+        num_reqs=common.num_reqs,
+        num_actual_tokens=common.num_actual_tokens,
+        query_start_loc=common.query_start_loc,
+        query_start_loc_cpu=common.query_start_loc_cpu,
+        max_query_len=common.max_query_len,
+        seq_lens=common.seq_lens,
+        max_seq_len=common.max_seq_len,
+        seq_lens_cpu_upper_bound=common.seq_lens_cpu_upper_bound,
+    )
+    _check([metadata])
 
 
-def _check(groups: Sequence["_Metadata"]) -> None:
-    if not groups or (groups[0].seq_lens.is_cuda and _is_capturing()):
+def _check(groups: Sequence["Metadata"]) -> None:
+    if not groups:
+        return
+    if groups[0].seq_lens.is_cuda and torch.cuda.is_current_stream_capturing():
+        # Nothing can be copied to the host now.
         return
     breaches = [breach for group in groups for breach in group.breaches(_malformed)]
     if not breaches:
-        _copy_to_host(groups)
+        _read(groups)
         breaches = [breach for group in groups for breach in group.breaches(*RULES)]
     if breaches:
         on_breaches(breaches)
 
 
-def _is_capturing() -> bool:
-    # Nothing can be copied to the host then.
-    return torch.cuda.is_current_stream_capturing()
-
-
-_Finding = tuple[str, int | None, Any, Any]
-
-
 @dataclass
-class _Cache:
+class Cache:
     """The KV cache of a group, and where a batch reads and writes it."""
 
     block_table: torch.Tensor
@@ -129,13 +139,13 @@ class _Cache:
     slot_mapping: torch.Tensor
     """[tokens]"""
     num_blocks: int
-    """In the block table's unit, which may be smaller than the manager's."""
+    """Counted as the block table counts them."""
     tokens_per_column: int
     num_slots: int
 
 
 @dataclass
-class _Metadata:
+class Metadata:
     """What the builders of one KV cache group are about to get.
 
     Names, shapes and units are those of vLLM's CommonAttentionMetadata.
@@ -144,6 +154,7 @@ class _Metadata:
     group: int | None
     attn_groups: Sequence[Any]
     builders: Sequence[Any]
+    vllm_config: Any
     for_cudagraph_capture: bool
     num_reqs: int
     num_actual_tokens: int
@@ -156,45 +167,38 @@ class _Metadata:
     is_prefilling: torch.Tensor | None = None
     speculative: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """num_accepted_tokens, num_decode_draft_tokens_cpu: those that are not None."""
-    cache: _Cache | None = None
+    cache: Cache | None = None
     host: dict[str, np.ndarray] = field(default_factory=dict)
-    """Values by name. What has not an entry for each row is left out."""
+    """The values, without those of fields that have not one for each row."""
     is_dummy: bool = False
     """Nothing of the batch is kept, and its rows own no blocks."""
 
     def breaches(
-        self, *rules: Callable[["_Metadata"], Iterator[_Finding]]
+        self, *rules: Callable[["Metadata"], Iterator[Finding]]
     ) -> Iterator[Breach]:
         first = self.attn_groups[0]
         kind, layer = first.backend.get_name(), first.layer_names[0]
         for rule in rules:
-            for name, row, expected, found in rule(self):
+            for name, row, *values in rule(self):
                 row = None if row is None else int(row)
-                yield Breach(
-                    self.group, kind, layer, name, row, str(expected), str(found)
-                )
-
-    @property
-    def vllm_config(self) -> Any:
-        return self.builders[0].vllm_config
-
-    @property
-    def num_speculative_tokens(self) -> int:
-        return self.vllm_config.num_speculative_tokens
+                yield Breach(self.group, kind, layer, name, row, *map(str, values))
 
     @property
     def max_model_len(self) -> int:
         return self.vllm_config.model_config.max_model_len
 
     @property
+    def num_speculative_tokens(self) -> int:
+        return self.vllm_config.num_speculative_tokens
+
+    @property
     def unconfirmed_tokens(self) -> int:
-        """As many of a row's tokens the host may count that the device has rejected."""
+        """So many tokens of a row the host may count that the device has rejected."""
         config = self.vllm_config
-        batches = getattr(config, "max_concurrent_batches", None)
-        if batches is None:
-            batches = 1 + config.parallel_config.pipeline_parallel_size
-        # One more for the step that a draft starts from.
-        return self.num_speculative_tokens * (batches + 1)
+        in_flight = 1 + config.parallel_config.pipeline_parallel_size
+        in_flight = getattr(config, "max_concurrent_batches", in_flight)
+        # And those of the step that a draft follows.
+        return self.num_speculative_tokens * (in_flight + 1)
 
     @property
     def pcp(self) -> bool:
@@ -208,24 +212,24 @@ class _Metadata:
 
     @property
     def writes_slots(self) -> bool:
-        """The layers write a slot for each token, and read a block for each context."""
+        """The layers write a slot for each token, and read blocks of its context."""
         spec = self.attn_groups[0].kv_cache_spec
         return (
             self.cache is not None
             and isinstance(spec, AttentionSpec)
-            # Its builder makes slots of its own, of the encoder's tokens.
+            # Its builder makes slots of its own, for the encoder's tokens.
             and not isinstance(spec, CrossAttentionSpec)
             and getattr(spec, "uses_slot_mapping", True)
         )
 
     @property
+    def query_lens(self) -> np.ndarray:
+        return np.diff(self.host["query_start_loc_cpu"])
+
+    @property
     def num_tokens(self) -> int:
         """The tokens that belong to a row."""
         return int(self.host["query_start_loc_cpu"][-1])
-
-    @property
-    def query_lens(self) -> np.ndarray:
-        return np.diff(self.host["query_start_loc_cpu"])
 
     @property
     def num_rows(self) -> int:
@@ -243,95 +247,88 @@ class _Metadata:
         return any(set(names) & _names_in(type(builder)) for builder in self.builders)
 
 
-_COMMON = (
-    "num_reqs",
-    "num_actual_tokens",
-    "query_start_loc",
-    "query_start_loc_cpu",
-    "max_query_len",
-    "seq_lens",
-    "max_seq_len",
-    "seq_lens_cpu_upper_bound",
-)
-
-
 @functools.cache
 def _names_in(builder: type) -> frozenset[str]:
     members = [member for cls in builder.__mro__ for member in vars(cls).values()]
-    codes = [m.__code__ for m in members if inspect.isfunction(m)]
+    codes = [member.__code__ for member in members if inspect.isfunction(member)]
     return frozenset(name for c in codes for name in c.co_names + c.co_varnames)
 
 
-def _of_arguments(arguments: Mapping[str, Any]) -> list[_Metadata]:
+def _groups(arguments: Mapping[str, Any]) -> list[Metadata]:
     """What each KV cache group is to get of the arguments of `build_attn_metadata`."""
-    num_reqs = arguments["num_reqs"]
-    bound = arguments["seq_lens_cpu_upper_bound"]
-    return [
-        _Metadata(
-            group=index,
-            attn_groups=attn_groups,
-            builders=_builders(arguments, attn_groups),
-            for_cudagraph_capture=arguments["for_cudagraph_capture"],
-            num_reqs=num_reqs,
-            num_actual_tokens=arguments["num_tokens"],
-            query_start_loc=arguments["query_start_loc_gpu"],
-            query_start_loc_cpu=arguments["query_start_loc_cpu"],
-            max_query_len=arguments["max_query_len"],
-            seq_lens=arguments["seq_lens"][:num_reqs],
-            max_seq_len=arguments["max_seq_len"],
-            seq_lens_cpu_upper_bound=None if bound is None else bound[:num_reqs],
-            is_prefilling=_is_prefilling(arguments, index),
-            speculative=_speculative(arguments, attn_groups),
-            cache=_cache(arguments, index, attn_groups),
-        )
-        for index, attn_groups in enumerate(arguments["attn_groups"])
-        if attn_groups
+    num_reqs, bound = arguments["num_reqs"], arguments["seq_lens_cpu_upper_bound"]
+    all_builders = [
+        [group.get_metadata_builder(arguments.get("ubatch_idx", 0)) for group in groups]
+        for groups in arguments["attn_groups"]
     ]
+    # Some builders keep but parts of it.
+    configs = [getattr(b, "vllm_config", None) for bs in all_builders for b in bs]
+    vllm_config = next((config for config in configs if config is not None), None)
+    made = []
+    for index, builders in enumerate(all_builders):
+        if not builders:
+            continue
+        is_prefilling, speculative = _of_model(arguments, index, builders)
+        made.append(
+            Metadata(
+                group=index,
+                attn_groups=arguments["attn_groups"][index],
+                builders=builders,
+                vllm_config=vllm_config,
+                for_cudagraph_capture=arguments["for_cudagraph_capture"],
+                num_reqs=num_reqs,
+                num_actual_tokens=arguments["num_tokens"],
+                query_start_loc=arguments["query_start_loc_gpu"],
+                query_start_loc_cpu=arguments["query_start_loc_cpu"],
+                max_query_len=arguments["max_query_len"],
+                seq_lens=arguments["seq_lens"][:num_reqs],
+                max_seq_len=arguments["max_seq_len"],
+                seq_lens_cpu_upper_bound=None if bound is None else bound[:num_reqs],
+                is_prefilling=is_prefilling,
+                speculative=speculative,
+                cache=_cache(arguments, index, builders[0], vllm_config),
+            )
+        )
+    return made
 
 
-def _builders(arguments: Mapping[str, Any], attn_groups: Sequence[Any]) -> list[Any]:
-    ubatch_idx = arguments.get("ubatch_idx", 0)
-    return [group.get_metadata_builder(ubatch_idx) for group in attn_groups]
-
-
-def _is_prefilling(arguments: Mapping[str, Any], index: int) -> torch.Tensor | None:
-    extra: Mapping[str, Any] = {}
-    if model_specific := arguments["model_specific_attn_metadata"]:
-        num_reqs = arguments["num_reqs"]
-        extra = model_specific.get_extra_common_attn_kwargs(index, num_reqs)
-    return extra.get("is_prefilling", arguments.get("is_prefilling"))
-
-
-def _speculative(
-    arguments: Mapping[str, Any], attn_groups: Sequence[Any]
-) -> dict[str, torch.Tensor]:
+def _of_model(
+    arguments: Mapping[str, Any], index: int, builders: Sequence[Any]
+) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
+    """is_prefilling, and the tensors of speculative decoding."""
+    is_prefilling = arguments.get("is_prefilling")
     model_specific = arguments["model_specific_attn_metadata"]
-    if model_specific is None or arguments["for_cudagraph_capture"]:
-        return {}
-    tensors = {}
-    for builder in _builders(arguments, attn_groups):
-        extra = model_specific.get_extra_attn_kwargs(builder, arguments["num_reqs"])
-        for name in "num_accepted_tokens", "num_decode_draft_tokens_cpu":
-            if extra.get(name) is not None:
-                tensors[name] = extra[name]
-    return tensors
+    if model_specific is None:
+        return is_prefilling, {}
+    num_reqs, kwargs = arguments["num_reqs"], {}
+    if not arguments["for_cudagraph_capture"]:
+        for builder in builders:
+            kwargs |= model_specific.get_extra_attn_kwargs(builder, num_reqs)
+    names = "num_accepted_tokens", "num_decode_draft_tokens_cpu"
+    common = model_specific.get_extra_common_attn_kwargs(index, num_reqs)
+    return (
+        common.get("is_prefilling", is_prefilling),
+        {name: kwargs[name] for name in names if kwargs.get(name) is not None},
+    )
 
 
 def _cache(
-    arguments: Mapping[str, Any], index: int, attn_groups: Sequence[Any]
-) -> _Cache:
+    arguments: Mapping[str, Any], index: int, builder: Any, vllm_config: Any
+) -> Cache:
     kv_cache_config = arguments["kv_cache_config"]
+    group = arguments["attn_groups"][index][0]
     block_size = kv_cache_config.kv_cache_groups[index].kv_cache_spec.block_size
-    builder, spec = _builders(arguments, attn_groups)[0], attn_groups[0].kv_cache_spec
     unit = block_size
-    # With it, attention groups map the manager's blocks to those of kernels themselves.
-    if not hasattr(attn_groups[0], "kernel_block_size"):
+    if not hasattr(group, "kernel_block_size"):
+        # Groups that have it are given the manager's blocks, and split them themselves.
         unit = getattr(builder, "kernel_block_size", None)
         unit = unit or builder.kv_cache_spec.block_size
-    shards = builder.vllm_config.parallel_config.decode_context_parallel_size
-    if isinstance(spec, MambaSpec) or not getattr(spec, "dcp_sharded", True):
+    shards = vllm_config.parallel_config.decode_context_parallel_size
+    if isinstance(group.kv_cache_spec, MambaSpec) or not getattr(
+        group.kv_cache_spec, "dcp_sharded", True
+    ):
         shards = 1
-    return _Cache(
+    return Cache(
         block_table=arguments["block_tables"][index],
         slot_mapping=arguments["slot_mappings"][index],
         num_blocks=kv_cache_config.num_blocks * max(1, block_size // unit),
@@ -340,38 +337,25 @@ def _cache(
     )
 
 
-def _copy_to_host(groups: Sequence[_Metadata]) -> None:
-    """Read the values: first the lengths, then as much of the cache as they tell of."""
-    _copy(groups, _per_row)
-    _copy(groups, _of_cache)
-    slots = [group.host["slot_mapping"] for group in groups if group.writes_slots]
+def _read(groups: Sequence[Metadata]) -> None:
+    """Copy the values: the lengths first, then as much of the cache as they tell of."""
+    for tensors_of in _rows, _places:
+        wanted = [(m, name, t) for m in groups for name, t in tensors_of(m).items()]
+        if not wanted:
+            continue
+        # One copy for all, since each waits for the device.
+        device = groups[0].seq_lens.device
+        flat = [t.reshape(-1).to(device, torch.int64) for _, _, t in wanted]
+        values = torch.cat(flat).cpu().split([t.numel() for _, _, t in wanted])
+        for (m, name, tensor), value in zip(wanted, values, strict=True):
+            m.host[name] = value.view(tensor.shape).numpy()
+    slots = [m.host["slot_mapping"] for m in groups if m.writes_slots]
     is_dummy = bool(slots) and all((slot == PAD_SLOT_ID).all() for slot in slots)
-    for group in groups:
-        group.is_dummy = is_dummy
+    for m in groups:
+        m.is_dummy = is_dummy
 
 
-def _copy(
-    groups: Sequence[_Metadata],
-    tensors_of: Callable[[_Metadata], Mapping[str, torch.Tensor]],
-) -> None:
-    wanted = [
-        (group, name, tensor)
-        for group in groups
-        for name, tensor in tensors_of(group).items()
-    ]
-    # One copy for all of a device, since each waits for the device.
-    by_device: dict[torch.device, list[tuple[_Metadata, str, torch.Tensor]]] = {}
-    for each in wanted:
-        by_device.setdefault(each[2].device, []).append(each)
-    for on_device in by_device.values():
-        flat = [tensor.reshape(-1).to(torch.int64) for _, _, tensor in on_device]
-        values = torch.cat(flat).cpu().numpy()
-        for group, name, tensor in on_device:
-            group.host[name] = values[: tensor.numel()].reshape(tuple(tensor.shape))
-            values = values[tensor.numel() :]
-
-
-def _per_row(m: _Metadata) -> dict[str, torch.Tensor]:
+def _rows(m: Metadata) -> dict[str, torch.Tensor]:
     tensors = {
         "seq_lens": m.seq_lens,
         "seq_lens_cpu_upper_bound": m.seq_lens_cpu_upper_bound,
@@ -385,7 +369,7 @@ def _per_row(m: _Metadata) -> dict[str, torch.Tensor]:
     }
 
 
-def _of_cache(m: _Metadata) -> dict[str, torch.Tensor]:
+def _places(m: Metadata) -> dict[str, torch.Tensor]:
     if m.cache is None:
         return {}
     columns = int(m.columns(m.host["seq_lens"]).max(initial=1))
@@ -398,11 +382,11 @@ def _of_cache(m: _Metadata) -> dict[str, torch.Tensor]:
 
 
 def _first(wrong: np.ndarray) -> np.ndarray:
-    """The index of the first True, if there is one."""
+    """Where the first True is, if there is one."""
     return np.flatnonzero(wrong)[:1]
 
 
-def _malformed(m: _Metadata) -> Iterator[_Finding]:
+def _malformed(m: Metadata) -> Iterator[Finding]:
     """What has to be right before rows can be told apart."""
     lengths = {
         "query_start_loc": (m.query_start_loc, m.num_reqs + 1),
@@ -410,160 +394,174 @@ def _malformed(m: _Metadata) -> Iterator[_Finding]:
         "seq_lens": (m.seq_lens, m.num_reqs),
     }
     if m.cache is not None:
-        lengths["block_table_tensor"] = (m.cache.block_table, m.num_reqs)
-    for name, (tensor, entries) in lengths.items():
-        if len(tensor) != entries:
-            yield name, None, f"{entries} entries", len(tensor)
+        lengths["block_table_tensor"] = m.cache.block_table, m.num_reqs
+    for name, (tensor, rows) in lengths.items():
+        if len(tensor) != rows:
+            yield name, None, f"{rows} entries", len(tensor)
 
 
-def _query_start_loc(m: _Metadata) -> Iterator[_Finding]:
+def _query_start_loc(m: Metadata) -> Iterator[Finding]:
     device, host = m.host["query_start_loc"], m.host["query_start_loc_cpu"]
-    for name, values in ("query_start_loc", device), ("query_start_loc_cpu", host):
-        if values[0] != 0:
-            yield name, 0, 0, values[0]
-        for row in _first(np.diff(values) < 0):
-            yield name, row, f"its end at {values[row]} or later", values[row + 1]
-    speculative_config = m.vllm_config.speculative_config
+    for name, starts in ("query_start_loc", device), ("query_start_loc_cpu", host):
+        if starts[0] != 0:
+            yield name, 0, 0, starts[0]
+        for row in _first(np.diff(starts) < 0):
+            yield name, row, f"an end at {starts[row]} or later", starts[row + 1]
     differs = device != host
+    speculative_config = m.vllm_config.speculative_config
     if getattr(speculative_config, "enable_adaptive_verification", False):
-        # The device decides which row gets how many of the tokens.
+        # Which row gets how many of the tokens is decided on the device.
         differs[:-1] = False
     for row in _first(differs):
         yield "query_start_loc", row, f"{host[row]}, as on the host", device[row]
 
 
-def _num_actual_tokens(m: _Metadata) -> Iterator[_Finding]:
-    graphs = m.vllm_config.compilation_config.cudagraph_mode
-    # In the batch of a FULL graph, some tokens belong to no row.
-    padded = m.for_cudagraph_capture or graphs.has_full_cudagraphs()
+def _num_actual_tokens(m: Metadata) -> Iterator[Finding]:
+    # A FULL CUDA graph has tokens that belong to no row.
+    mode = m.vllm_config.compilation_config.cudagraph_mode
+    padded = m.for_cudagraph_capture or mode.has_full_cudagraphs()
     excess = m.num_actual_tokens - m.num_tokens
     if excess < 0 or (excess > 0 and not padded):
         expected = f"{m.num_tokens}, the end of query_start_loc"
         yield "num_actual_tokens", None, expected, m.num_actual_tokens
 
 
-def _max_query_len(m: _Metadata) -> Iterator[_Finding]:
-    device = np.diff(m.host["query_start_loc"])
-    longest = np.maximum(m.query_lens, device)
+def _max_query_len(m: Metadata) -> Iterator[Finding]:
+    longest = np.maximum(m.query_lens, np.diff(m.host["query_start_loc"]))
     for row in _first(longest > m.max_query_len):
         yield "max_query_len", row, f"{longest[row]} or more", m.max_query_len
 
 
-def _max_seq_len(m: _Metadata) -> Iterator[_Finding]:
-    seq_lens = m.host["seq_lens"]
+def _max_seq_len(m: Metadata) -> Iterator[Finding]:
+    name, seq_lens = "max_seq_len", m.host["seq_lens"]
     row = seq_lens.argmax()
     if m.max_seq_len < seq_lens[row]:
-        yield "max_seq_len", row, f"{seq_lens[row]} or more", m.max_seq_len
+        yield name, row, f"{seq_lens[row]} or more", m.max_seq_len
     if m.for_cudagraph_capture or m.is_dummy:
         return
     longest = seq_lens[row] + m.unconfirmed_tokens
     if "seq_lens_cpu_upper_bound" in m.host:
         longest = m.host["seq_lens_cpu_upper_bound"].max()
-    # A draft's may be that of its last step.
+    # A draft's may cover all of its steps.
     longest = min(longest + m.num_speculative_tokens, m.max_model_len)
     if m.max_seq_len > longest:
-        yield "max_seq_len", None, f"{longest} or less", m.max_seq_len
+        yield name, None, f"{longest} or less", m.max_seq_len
     elif m.writes_slots:
-        assert m.cache is not None
         columns = m.cache.block_table.shape[1]
-        if m.columns(np.array([m.max_seq_len])) > columns:
-            expected = f"no more than fits in {columns} columns of the block table"
-            yield "max_seq_len", None, expected, m.max_seq_len
+        if m.columns(np.array(m.max_seq_len)) > columns:
+            expected = f"no more than {columns} columns of the block table hold"
+            yield name, None, expected, m.max_seq_len
 
 
-def _seq_lens_cpu_upper_bound(m: _Metadata) -> Iterator[_Finding]:
+def _seq_lens_cpu_upper_bound(m: Metadata) -> Iterator[Finding]:
     name, bound = "seq_lens_cpu_upper_bound", m.seq_lens_cpu_upper_bound
-    if bound is None:
-        yield name, None, "a tensor on the CPU", None
-    elif bound.device.type != "cpu":
-        yield name, None, "a tensor on the CPU", f"one on {bound.device}"
-    elif len(bound) != m.num_reqs:
-        yield name, None, f"{m.num_reqs} entries", len(bound)
-    else:
-        yield from _bounds(m, name, m.host[name], m.host["seq_lens"])
-
-
-def _bounds(
-    m: _Metadata, name: str, bound: np.ndarray, seq_lens: np.ndarray
-) -> Iterator[_Finding]:
-    for row in _first(bound < seq_lens):
-        yield name, row, f"{seq_lens[row]} or more, its seq_len", bound[row]
+    if bound is None or bound.device.type != "cpu":
+        found = "None" if bound is None else f"one on {bound.device}"
+        yield name, None, "a tensor on the CPU", found
+    if name not in m.host:
+        if bound is not None:
+            yield name, None, f"{m.num_reqs} entries", len(bound)
+        return
+    bounds, seq_lens = m.host[name], m.host["seq_lens"]
+    for row in _first(bounds < seq_lens):
+        yield name, row, f"{seq_lens[row]} or more, its seq_len", bounds[row]
     if m.for_cudagraph_capture or m.is_dummy or m.pcp:
         return
-    # Rows with drafts are bounded, all others are counted.
-    slack = np.full(m.num_reqs, m.unconfirmed_tokens)
-    slack[m.host.get("is_prefilling", np.zeros(m.num_reqs)) != 0] = 0
-    highest = np.minimum(seq_lens + slack, m.max_model_len)
-    for row in _first(bound > highest):
-        yield name, row, f"{highest[row]} or less, its seq_len with drafts", bound[row]
+    prefilling = m.host.get("is_prefilling", np.zeros(m.num_reqs))
+    highest = seq_lens + np.where(prefilling, 0, m.unconfirmed_tokens)
+    highest = np.minimum(highest, m.max_model_len)
+    for row in _first(bounds > highest):
+        yield name, row, f"{highest[row]} or less, by its seq_len", bounds[row]
 
 
-def _is_prefilling_is_there(m: _Metadata) -> Iterator[_Finding]:
-    if m.keeps_state and m.reads("is_prefilling"):
+def _is_prefilling(m: Metadata) -> Iterator[Finding]:
+    # Others get what does not count padding, and read it in no batch that has any.
+    if m.keeps_state and m.reads("is_prefilling") and "is_prefilling" not in m.host:
         found = None if m.is_prefilling is None else len(m.is_prefilling)
-        if found != m.num_reqs:
-            yield "is_prefilling", None, f"{m.num_reqs} entries", found
+        yield "is_prefilling", None, f"{m.num_reqs} entries", found
 
 
-def _speculative_tensors(m: _Metadata) -> Iterator[_Finding]:
+def _speculative_tensors(m: Metadata) -> Iterator[Finding]:
     most = m.num_speculative_tokens
-    legal = {
-        "num_accepted_tokens": (1, most + 1),
-        "num_decode_draft_tokens_cpu": (-1, most),
-    }
+    lowest = {"num_accepted_tokens": 1, "num_decode_draft_tokens_cpu": -1}
+    highest = {"num_accepted_tokens": most + 1, "num_decode_draft_tokens_cpu": most}
     for name, tensor in m.speculative.items():
         if most == 0:
-            yield (
-                name,
-                None,
-                "None, without speculative decoding",
-                f"{len(tensor)} entries",
-            )
-        elif len(tensor) != m.num_reqs:
+            expected = "None, as nothing is speculative"
+            yield name, None, expected, f"{len(tensor)} entries"
+        elif name not in m.host:
             yield name, None, f"{m.num_reqs} entries", len(tensor)
         else:
-            lowest, highest = legal[name]
             values = m.host[name]
-            for row in _first((values < lowest) | (values > highest)):
-                yield name, row, f"{lowest} to {highest}", values[row]
+            for row in _first((values < lowest[name]) | (values > highest[name])):
+                yield name, row, f"{lowest[name]} to {highest[name]}", values[row]
 
 
-def _block_table(m: _Metadata) -> Iterator[_Finding]:
+def _accepted_tokens(m: Metadata) -> Iterator[Finding]:
+    """After several accepted tokens, the state is not where a prefill looks for it."""
+    accepted, prefilling = (
+        m.host.get(name) for name in ("num_accepted_tokens", "is_prefilling")
+    )
+    if accepted is None or prefilling is None or m.num_speculative_tokens == 0:
+        return
+    for row in _first((prefilling != 0) & (accepted != 1)):
+        yield "num_accepted_tokens", row, "1, as it is a prefill", accepted[row]
+    several = (prefilling == 0) & (accepted > 1) & (m.query_lens > 0)
+    if m.reads("num_decode_draft_tokens_cpu"):
+        drafts = m.host.get("num_decode_draft_tokens_cpu", np.zeros(m.num_reqs))
+        for row in _first(several & (drafts < 0)):
+            expected = f"0 or more, as {accepted[row]} tokens were accepted"
+            yield "num_decode_draft_tokens_cpu", row, expected, drafts[row]
+    else:
+        # A prefill of one token that has a state is run as a decode.
+        prefills = (m.query_lens > 1) | (m.host["seq_lens"] == 1)
+        prefills &= (prefilling != 0) & (m.query_lens > 0)
+        for row in _first(several & np.maximum.accumulate(prefills)):
+            expected = f"before the prefills, as {accepted[row]} tokens were accepted"
+            yield "row order", row, expected, "behind one"
+
+
+def _row_order(m: Metadata) -> Iterator[Finding]:
+    """Some builders take the first prefills to be all those that have a context."""
+    if not m.reads("prefill_tokens_with_context", "split_decodes_prefills_and_extends"):
+        return
+    threshold = max(getattr(b, "reorder_batch_threshold", 1) or 1 for b in m.builders)
+    prefills = np.maximum.accumulate(m.query_lens > threshold) & (m.query_lens > 0)
+    context = m.host["seq_lens"] - m.query_lens
+    behind = np.maximum.accumulate(prefills & (context <= 0))
+    for row in _first(behind & prefills & (context > 0)):
+        expected = f"before prefills without context, as it has {context[row]} tokens"
+        yield "row order", row, expected, "behind one"
+
+
+def _block_table(m: Metadata) -> Iterator[Finding]:
     if not (m.writes_slots or m.keeps_state):
         return
-    assert m.cache is not None
-    table, columns = m.host["block_table_tensor"], m.cache.block_table.shape[1]
-    needed = m.columns(m.host["seq_lens"])
-    for row in _first(needed > columns):
-        if not m.is_dummy:
-            expected = f"{needed[row]} columns or more"
-            yield "block_table_tensor", row, expected, columns
+    name, table = "block_table_tensor", m.host["block_table_tensor"]
+    needed, columns = m.columns(m.host["seq_lens"]), m.cache.block_table.shape[1]
+    for row in _first((needed > columns) & (not m.is_dummy)):
+        yield name, row, f"{needed[row]} columns or more", columns
     read = np.arange(table.shape[1]) < needed[:, None]
     outside = read & ((table < 0) | (table >= m.cache.num_blocks))
     for row in _first(outside.any(axis=1)):
         expected = f"blocks 0 to {m.cache.num_blocks - 1}"
-        yield "block_table_tensor", row, expected, table[row][outside[row]][0]
+        yield name, row, expected, table[row][outside[row]][0]
 
 
-def _slot_mapping(m: _Metadata) -> Iterator[_Finding]:
+def _slot_mapping(m: Metadata) -> Iterator[Finding]:
     if not m.writes_slots:
         return
-    assert m.cache is not None
-    slots, highest = m.host["slot_mapping"], m.cache.num_slots - 1
+    name, slots = "slot_mapping", m.host["slot_mapping"]
     if len(slots) < m.num_actual_tokens:
-        expected = f"{m.num_actual_tokens} entries or more"
-        yield "slot_mapping", None, expected, len(slots)
-        return
-    for token in _first((slots < PAD_SLOT_ID) | (slots > highest)):
+        yield name, None, f"{m.num_actual_tokens} entries or more", len(slots)
+    for token in _first((slots < PAD_SLOT_ID) | (slots >= m.cache.num_slots)):
         ends = m.host["query_start_loc_cpu"][1:]
-        row = None
-        if token < m.num_tokens and not m.pcp:
-            row = np.searchsorted(ends, token, side="right")
-        expected = f"slots 0 to {highest}, or {PAD_SLOT_ID}"
-        yield "slot_mapping", row, expected, slots[token]
+        row = int(np.searchsorted(ends, token, side="right"))
+        expected = f"slots 0 to {m.cache.num_slots - 1}, or {PAD_SLOT_ID}"
+        yield name, None if m.pcp or row == m.num_reqs else row, expected, slots[token]
 
 
-def _padding(m: _Metadata) -> Iterator[_Finding]:
+def _padding(m: Metadata) -> Iterator[Finding]:
     if m.pcp:
         return
     neutral = {
@@ -573,10 +571,10 @@ def _padding(m: _Metadata) -> Iterator[_Finding]:
         "num_accepted_tokens": 1,
         "num_decode_draft_tokens_cpu": -1,
     }
-    for name in neutral.keys() & m.host.keys():
-        for row in _first(m.host[name][m.num_rows :] != neutral[name]):
-            row += m.num_rows
-            yield name, row, f"{neutral[name]}, as it is padding", m.host[name][row]
+    for name, value in neutral.items():
+        values = m.host.get(name, np.empty(0))
+        for row in m.num_rows + _first(values[m.num_rows :] != value):
+            yield name, row, f"{value}, as it is padding", values[row]
     if m.writes_slots:
         slots = m.host["slot_mapping"][m.num_tokens : m.num_actual_tokens]
         for token in _first(slots != PAD_SLOT_ID):
@@ -584,34 +582,18 @@ def _padding(m: _Metadata) -> Iterator[_Finding]:
             yield "slot_mapping", None, expected, slots[token]
 
 
-def _rows_without_state(m: _Metadata) -> Iterator[_Finding]:
-    """State is written wherever the block table says, so such rows need block 0."""
+def _rows_without_state(m: Metadata) -> Iterator[Finding]:
+    """Such a row's state is written too: to block 0, which is nobody's."""
     if not m.keeps_state:
         return
     table = m.host["block_table_tensor"]
-    owner = np.arange(m.num_reqs) < m.num_rows
+    without = np.arange(m.num_reqs) >= m.num_rows
     if m.is_dummy and (m.host["seq_lens"] <= m.query_lens).all():
         # A warm-up may hand out blocks, the first ones in order.
-        if (table[:, 0] == np.arange(1, m.num_reqs + 1)).all():
-            return
-        owner[:] = False
-    for row in _first(~owner & table.any(axis=1)):
-        expected = "0, as the row is padding or a dummy"
+        without |= table[:, 0] != np.arange(1, m.num_reqs + 1)
+    for row in _first(without & table.any(axis=1)):
+        expected = "block 0, as the row is padding or a dummy"
         yield "block_table_tensor", row, expected, table[row][table[row] != 0][0]
-
-
-def _row_order(m: _Metadata) -> Iterator[_Finding]:
-    """Some builders take the first prefills, or the last, to be those with context."""
-    if not m.reads("prefill_tokens_with_context", "split_decodes_prefills_and_extends"):
-        return
-    threshold = max(getattr(b, "reorder_batch_threshold", 1) or 1 for b in m.builders)
-    prefill = np.maximum.accumulate(m.query_lens > threshold)
-    context = m.host["seq_lens"] - m.query_lens
-    fresh = prefill & (context <= 0) & (m.query_lens > 0)
-    behind_fresh = np.maximum.accumulate(fresh)
-    for row in _first(behind_fresh & (context > 0)):
-        expected = "prefills with context before those without"
-        yield "row order", row, expected, f"{context[row]} computed tokens"
 
 
 RULES = (
@@ -620,11 +602,12 @@ RULES = (
     _max_query_len,
     _max_seq_len,
     _seq_lens_cpu_upper_bound,
-    _is_prefilling_is_there,
+    _is_prefilling,
     _speculative_tensors,
+    _accepted_tokens,
+    _row_order,
     _block_table,
     _slot_mapping,
     _padding,
     _rows_without_state,
-    _row_order,
 )
