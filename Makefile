@@ -14,7 +14,7 @@ help:
 	@echo "make verify              every patch on every release, without and with, on the real engine"
 	@echo "make test                every test, verify included"
 	@echo "make test-fast           the tests that need no engine"
-	@echo "make bench               how long a status, a plan and an apply take"
+	@echo "make bench               how long a status, a plan, an apply and an audit take"
 	@echo "make mutation COUNT=100  that many changed copies of each touched file, judged by running them"
 	@echo "make gpu VLLM=0.24.0     the GPU cases, on a machine with a GPU"
 	@echo "make lint                formatting, lint, types"
@@ -53,6 +53,7 @@ bench: setup
 	$(BIN)/python benchmarks/in_place.py
 	$(BIN)/python benchmarks/hook.py
 	$(BIN)/python benchmarks/wheel.py
+	$(BIN)/python benchmarks/audit.py
 
 # SEED is the first; the same seeds give the same copies.
 mutation: setup

@@ -31,6 +31,7 @@ ELSEWHERE = {"make lint test", "make verify", "python -m pytest tests/v1", SERVE
 FAULTY = {
     ".venv/bin/mrv2 status 0.24.0": 1,
     ".venv/bin/mrv2 diff CLONE": 1,
+    ".venv/bin/mrv2 audit 0.24.0": 1,
 }
 
 

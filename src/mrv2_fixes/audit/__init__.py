@@ -10,17 +10,20 @@ from collections.abc import Mapping
 
 from mrv2_fixes.audit import rules
 from mrv2_fixes.audit.finding import Finding
-from mrv2_fixes.audit.source import Source
+from mrv2_fixes.audit.source import RUNNER, Source
 from mrv2_fixes.audit.trace import Tracer
+from mrv2_fixes.errors import TargetUnusable
 
 
 def audit(files: Mapping[str, bytes]) -> list[Finding]:
     """The findings in a vLLM, by file and line.
 
     files: path below the root (``vllm/…``) to the file's bytes.
-    Raises TargetUnusable when a file that matters does not parse.
+    Raises TargetUnusable when a file that matters does not parse, or no metadata is made for V2.
     """
     tracer = Tracer(Source(files))
+    if not any(rules.constructions(tracer)):
+        raise TargetUnusable(f"{RUNNER}: makes no {rules.METADATA}: audit a vLLM from 0.12.0 on")
     found: dict[str, Finding] = {}
     for rule in rules.RULES:
         for finding in rule(tracer):

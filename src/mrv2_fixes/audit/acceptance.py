@@ -77,11 +77,17 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read(path: Path) -> tuple[Entry, ...]:
     """The entries of the file. Raises WrongCall when it cannot be read as one."""
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=_File).accept
+        return parse(path.read_bytes(), str(path))
     except OSError as error:
         raise WrongCall(f"{path}: {error.strerror}: name a TOML file of [[accept]]") from error
+
+
+def parse(text: bytes | str, name: str) -> tuple[Entry, ...]:
+    """The entries in a text. Raises WrongCall, which begins with `name`."""
+    try:
+        return msgspec.toml.decode(text, type=_File).accept
     except msgspec.DecodeError as error:
-        raise WrongCall(f"{path}: {error}: see mrv2 audit in the README") from error
+        raise WrongCall(f"{name}: {error}: see mrv2 audit in the README") from error
 
 
 def standing(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mrv2_fixes.audit.source import walk
@@ -52,7 +52,10 @@ class Flow:
         self.places: dict[ast.Call, Place] = {}
         self.returns: list[tuple[ast.expr, Place]] = []
         self.definitions: list[tuple[str, Definition]] = []
-        self._run(function.body, {}, ())
+        given = [node.arg for node in walk(function.args) if isinstance(node, ast.arg)]
+        # A parameter is itself, until it is assigned.
+        names: Names = {one: (Definition(ast.Name(one, ast.Load()), {}, ()),) for one in given}
+        self._run(function.body, names, ())
 
     def _run(
         self, body: Iterable[ast.stmt], names: Names, guards: tuple[Guard, ...]
@@ -219,3 +222,26 @@ def _changed_dict(call: ast.Call) -> tuple[ast.expr, ast.expr | None] | None:
     if call.func.attr in ("pop", "clear", "popitem"):
         return whole, None
     return None
+
+
+def parts(tree: ast.AST, names: Names) -> Iterator[tuple[ast.AST, Names]]:
+    """Every node of an expression, and of what its names were assigned; each assignment once."""
+    seen: set[Definition] = set()
+    waiting = [(tree, names)]
+    while waiting:
+        expression, within = waiting.pop()
+        for node in walk(expression):
+            yield node, within
+            for one in within.get(node.id, ()) if isinstance(node, ast.Name) else ():
+                if one.value is not None and one not in seen:
+                    seen.add(one)
+                    waiting.append((one.value, one.names))
+
+
+def mentions(tree: ast.AST, names: Names) -> set[str]:
+    """The names and attributes in an expression, and in what its names were assigned."""
+    return {
+        node.id if isinstance(node, ast.Name) else node.attr
+        for node, _ in parts(tree, names)
+        if isinstance(node, ast.Name | ast.Attribute)
+    }

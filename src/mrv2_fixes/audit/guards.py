@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
-from mrv2_fixes.audit.flow import Guard, Names
+from mrv2_fixes.audit.flow import Guard, Names, mentions
 from mrv2_fixes.audit.source import dotted, walk
 from mrv2_fixes.audit.trace import Tracer
 
@@ -35,7 +35,9 @@ def implied(guards: Iterable[Guard], word: Word, tracer: Tracer) -> bool:
 def is_about_none(guards: Iterable[Guard], field: str) -> bool:
     """Whether a condition asks whether something of that name is None: it hands None on."""
     return any(
-        isinstance(node, ast.Compare) and _is_none_test(node) and field in dotted(node.left)
+        isinstance(node, ast.Compare)
+        and _is_none_test(node)
+        and any(field in name for name in mentions(node.left, guard.names))
         for guard in guards
         for node in walk(guard.test)
     )
@@ -74,15 +76,25 @@ def _implies(
         return False
     if word(name.rpartition(".")[2]):
         return holds
-    known = [one.value for one in names.get(name, ())]
-    scope = names[name][0].names if known else {}
-    if not known and "." in name:
-        known = tracer.assigned_anywhere(name.rpartition(".")[2])
-    # What is never anything where `word` is off implies it; only where it is on may it be one.
-    live = [one for one in known if not (isinstance(one, ast.Constant) and not one.value)]
-    return bool(live) and all(
-        one is not None and _implies(one, holds, word, scope, tracer, depth - 1) for one in live
+    known = names.get(name) or tracer.assigned_anywhere(
+        name.rpartition(".")[2] if "." in name else ""
     )
+    # Where it may only be something while `word` is on, it implies that.
+    something = [one for one in known if not _is_nothing(one.value)]
+    return bool(something) and all(
+        any(
+            _implies(each.test, each.holds, word, each.names, tracer, depth - 1)
+            for each in one.guards
+        )
+        or (
+            one.value is not None and _implies(one.value, holds, word, one.names, tracer, depth - 1)
+        )
+        for one in something
+    )
+
+
+def _is_nothing(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and not node.value
 
 
 def _when_on(operator: ast.cmpop, other: ast.expr) -> bool | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mrv2_fixes.audit import guards
 from mrv2_fixes.audit.finding import Finding, Kind, Sure
-from mrv2_fixes.audit.flow import Names, Place
+from mrv2_fixes.audit.flow import Names, Place, mentions, parts
 from mrv2_fixes.audit.source import RUNNER, Class, Function, dotted, walk
 from mrv2_fixes.audit.trace import CallSite, Frame, Tracer, Value
 
@@ -27,7 +27,7 @@ WHY_DROPPED = {
     "dcp_local_seq_lens": "MLA and FlashInfer builders take it where context is spread (DCP)",
     "dcp_local_seq_lens_cpu_upper_bound": "sparse MLA sizes by it where context is spread (DCP)",
     "fast_prefill": "prefill of layers that share a KV cache is not cut to the logits",
-    "for_cudagraph_capture": "builders take a capture for a batch, and set nothing up for the graph",
+    "for_cudagraph_capture": "builders take a capture for a batch, and set nothing up for it",
     "is_prefilling": "builders that ask for it assert it, or take prompts for decodes",
     "mm_req_doc_ranges": "PrefixLM models attend causally over images",
     "positions": "DeepSeek V4, MiniMax M3 and CPU encoder-only builders need it",
@@ -52,8 +52,21 @@ class Construction:
     def values(self, tracer: Tracer, field: str) -> Iterator[Value]:
         """What `field` may be."""
         given = any(one.arg == field for one in self.site.call.keywords)
-        if self.whole or given:
+        later = [] if given else self._set_later(tracer, field)
+        for value in later:
+            yield from tracer.again(value)
+        if given or (self.whole and not later):
             yield from tracer.argument(self.site, self.frame, field, None)
+
+    def _set_later(self, tracer: Tracer, field: str) -> list[Value]:
+        """What the function sets as `field` of what it made."""
+        definitions = tracer.flow(self.site.function).definitions
+        made = {f"{name}.{field}" for name, one in definitions if one.value is self.site.call}
+        return [
+            Value(one.value, self.frame, one.names, one.guards)
+            for name, one in definitions
+            if name in made
+        ]
 
 
 def constructions(tracer: Tracer) -> Iterator[Construction]:
@@ -76,6 +89,8 @@ def _is_of_runner(tracer: Tracer, function: Function) -> bool:
 
 def bound_not_forwarded(tracer: Tracer) -> Iterator[Finding]:
     """The bound on the sequence lengths is left out, or None."""
+    if not tracer.calls_by_keyword(BOUND):
+        return  # from before there was one
     for made in constructions(tracer):
         for value in made.values(tracer, BOUND):
             handed_on = value.is_none and guards.is_about_none(value.local_guards, BOUND)
@@ -134,18 +149,17 @@ def _over_estimates(tracer: Tracer, value: Value) -> Iterator[tuple[Value, str]]
     node = value.node
     if node is None or value.missing:
         return
-    parts: list[list[tuple[Value, str]]] = []
     name = dotted(node)
     if name.rpartition(".")[2] == "max_model_len":
         yield value, ""
     elif isinstance(node, ast.Call):
         called = dotted(node.func).rpartition(".")[2]
-        parts = [_over_parts(tracer, value, one) for one in node.args]
-        if called in ("min", "minimum") and parts and all(parts):
-            yield from parts[0]
+        arguments = [_over_parts(tracer, value, one) for one in node.args]
+        if called in ("min", "minimum") and arguments and all(arguments):
+            yield from arguments[0]
         elif called in ("max", "maximum", "int"):
-            for part in parts:
-                yield from part
+            for found in arguments:
+                yield from found
     elif isinstance(node, ast.BinOp):
         yield from _over_parts(tracer, value, node.left)
         if isinstance(node.op, ast.Add | ast.Mult):
@@ -165,7 +179,7 @@ def _over_estimates(tracer: Tracer, value: Value) -> Iterator[tuple[Value, str]]
 
 
 def _over_parts(tracer: Tracer, value: Value, node: ast.expr) -> list[tuple[Value, str]]:
-    values = tracer.again(node, value)
+    values = tracer.again(replace(value, node=node))
     return [found for one in values for found in _over_estimates(tracer, one)]
 
 
@@ -240,7 +254,7 @@ def _is_dropped(
     frame = Frame(site.function, site.function.owner)
     values = list(tracer.argument(site, frame, field, maker))
     default = maker.default(field)
-    if not all(one.missing or one.node is default for one in values):
+    if not values or not all(one.missing or one.node is default for one in values):
         return False
     if _comes_from_model_state(tracer, field, site, frame, maker):
         return False
@@ -280,22 +294,17 @@ def _is_at_hand(tracer: Tracer, value: ast.expr, site: CallSite, function: Funct
         for node in walk(one)
         if isinstance(node, ast.Name)
     }
-    waiting: list[tuple[ast.AST, Names]] = [(value, place.names)]
-    while waiting:
-        tree, names = waiting.pop()
-        for node in walk(tree):
-            if isinstance(node, ast.Name) and node.id in names:
-                for one in names[node.id]:
-                    if one.value is not None:
-                        waiting.append((one.value, one.names))
-            elif isinstance(node, ast.Name) and node.id in site.function.parameters:
-                if node.id not in function.parameters or node.id in asserted:
-                    return False
-            elif isinstance(node, ast.Attribute) and dotted(node.value) == site.function.itself:
-                # What a class made for itself only its subclasses have.
-                inherited = site.function.owner in bases and node.attr in attributes
-                if not inherited:
-                    return False
+    if isinstance(value, ast.Constant):
+        return False
+    for node, names in parts(value, place.names):
+        if isinstance(node, ast.Name) and node.id in site.function.parameters:
+            if node.id not in names and (node.id not in function.parameters or node.id in asserted):
+                return False
+        elif isinstance(node, ast.Attribute) and dotted(node.value) == site.function.itself:
+            # What a class made for itself only its subclasses have.
+            inherited = site.function.owner in bases and node.attr in attributes
+            if not inherited:
+                return False
     return True
 
 
@@ -313,6 +322,8 @@ def _at_capture(tracer: Tracer, value: Value) -> bool:
     if guards.implied(value.guards, guards.capture, tracer):
         return True
     for index, (site, concrete) in enumerate(value.path):
+        if guards.capture(site.function.name):
+            return True
         for parameter in site.function.parameters:
             if "capture" in parameter:
                 name = ast.Name(parameter, ast.Load())
@@ -365,34 +376,13 @@ def _is_zero(node: ast.expr) -> bool:
 
 def _is_lengthened(value: ast.expr, names: Names) -> bool:
     """Whether the starts of the batch's rows are moved apart: one more token each, or several."""
-    waiting: list[tuple[ast.AST, Names]] = [(value, names)]
-    while waiting:
-        tree, names = waiting.pop()
-        for node in walk(tree):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-                sides = [_mentions(side, names) for side in (node.left, node.right)]
-                for one, other in (sides, sides[::-1]):
-                    if any(QUERIES in name for name in one) and any("arange" in n for n in other):
-                        return True
-            elif isinstance(node, ast.Name):
-                for one_more in names.get(node.id, ()):
-                    if one_more.value is not None:
-                        waiting.append((one_more.value, one_more.names))
+    for node, within in parts(value, names):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            sides = [mentions(side, within) for side in (node.left, node.right)]
+            for one, other in (sides, sides[::-1]):
+                if any(QUERIES in name for name in one) and any("arange" in name for name in other):
+                    return True
     return False
-
-
-def _mentions(tree: ast.AST, names: Names) -> set[str]:
-    """The names in an expression, and in what its names are."""
-    found: set[str] = set()
-    for node in walk(tree):
-        if isinstance(node, ast.Name):
-            found.add(node.id)
-            for one in names.get(node.id, ()):
-                if one.value is not None:
-                    found |= _mentions(one.value, one.names)
-        elif isinstance(node, ast.Attribute):
-            found.add(node.attr)
-    return found
 
 
 RULES: tuple[Rule, ...] = (

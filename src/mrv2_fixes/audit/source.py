@@ -7,7 +7,6 @@ a name is looked up where an import in the same vLLM says that it stands.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +15,8 @@ from mrv2_fixes.errors import TargetUnusable
 
 RUNNER = "vllm/v1/worker/gpu/"
 MODELS = ("vllm/models/", "vllm/model_executor/models/")
-SPEAKS = re.compile(rb"\bworker\.gpu\b|\bbuild_attn_metadata\b|\w(?:ModelState|Speculator)\b")
+# What a model file has in it that is part of the runner, or of what derives from its parts.
+WORDS = (b"worker.gpu", b"build_attn_metadata", b"ModelState", b"Speculator")
 # What `ast.parse` raises for text that is not, or not sensibly, Python.
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
@@ -172,18 +172,18 @@ class Source:
     """The modules, classes and functions of one vLLM that matter.
 
     files: path below the root (``vllm/…``) to the file's bytes; read only as far as needed.
+    Raises TargetUnusable when a file that matters does not parse.
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._files = files
-        self._modules: dict[str, Module | None] = {}
-        paths = [path for path in files if path.endswith(".py")]
-        self.modules = [
-            module
-            for path in sorted(paths)
-            if path.startswith(RUNNER) or (path.startswith(MODELS) and SPEAKS.search(files[path]))
-            if (module := self._module(path))
-        ]
+        self._modules: dict[str, Module] = {}
+        self.modules: list[Module] = []
+        for path in sorted(files):
+            if path.startswith((RUNNER, *MODELS)) and path.endswith(".py"):
+                text = files[path]
+                if path.startswith(RUNNER) or any(word in text for word in WORDS):
+                    self.modules.append(self._module(path, text))
 
     def functions(self) -> Iterator[Function]:
         """Every function and method of the modules that matter."""
@@ -255,18 +255,19 @@ class Source:
     def _at(self, name: str) -> Module | None:
         stem = name.replace(".", "/")
         for path in (f"{stem}.py", f"{stem}/__init__.py"):
+            if path in self._modules:
+                return self._modules[path]
             if path in self._files:
-                return self._module(path)
+                return self._module(path, self._files[path])
         return None
 
-    def _module(self, path: str) -> Module | None:
-        if path not in self._modules:
-            try:
-                self._modules[path] = Module(path, ast.parse(self._files[path], path))
-            except UNREADABLE as error:
-                reason = " ".join(str(error).split())
-                raise TargetUnusable(f"{path}: does not parse ({reason}): mend it") from error
-        return self._modules[path]
+    def _module(self, path: str, text: bytes) -> Module:
+        try:
+            made = self._modules[path] = Module(path, ast.parse(text, path))
+        except UNREADABLE as error:
+            reason = " ".join(str(error).split())
+            raise TargetUnusable(f"{path}: does not parse ({reason}): mend it") from error
+        return made
 
 
 def walk(tree: ast.AST) -> Iterator[ast.AST]:

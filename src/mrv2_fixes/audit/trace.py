@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TypeGuard
 
 from mrv2_fixes.audit import flow, source
-from mrv2_fixes.audit.flow import Flow, Guard, Place
+from mrv2_fixes.audit.flow import Definition, Flow, Guard, Place
 from mrv2_fixes.audit.source import Class, Function, Source
 
 # What these names mean is plain; where they come from says no more.
@@ -231,17 +231,16 @@ class Tracer:
 
     def follow(self, node: ast.expr, frame: Frame, place: Place) -> Iterator[Value]:
         """Where an expression in the function of `frame` comes from."""
-        values = self._follow(Value(node, frame, place.names, place.guards), DEPTH)
-        return (value for value in values if value.possible)
+        return self.again(Value(node, frame, place.names, place.guards))
 
     def entry(self, whole: ast.expr, key: str, frame: Frame, place: Place) -> Iterator[Value]:
         """What a dictionary in the function of `frame` holds under `key`."""
         values = self._entry(Value(whole, frame, place.names, place.guards), key, DEPTH)
         return (value for value in values if value.possible and not value.missing)
 
-    def again(self, node: ast.expr, value: Value) -> Iterator[Value]:
-        """Where a part of an expression comes from that was followed to `value`."""
-        return (one for one in self._follow(replace(value, node=node), DEPTH) if one.possible)
+    def again(self, value: Value) -> Iterator[Value]:
+        """Where a value comes from whose expression was taken out of a larger one."""
+        return (one for one in self._follow(value, DEPTH) if one.possible)
 
     def _follow(self, value: Value, depth: int) -> Iterator[Value]:
         node = value.node
@@ -354,7 +353,7 @@ class Tracer:
                     same = concrete is None or one is concrete
                     if same and one and self.source.method(one, function.name, after) is function:
                         found.append((site, one))
-            elif site.receiver:
+            elif site.receiver and _fits(site, function):
                 resolved = self.source.resolve(caller.module, site.receiver)
                 if not isinstance(resolved, Class) or resolved is function.owner:
                     found += [(site, one) for one in self.objects_of(caller)]
@@ -468,10 +467,10 @@ class Tracer:
                         found.append(Value(one.value, frame, one.names, one.guards))
         return found
 
-    def assigned_anywhere(self, attribute: str) -> list[ast.expr | None]:
+    def assigned_anywhere(self, attribute: str) -> list[Definition]:
         """What any method of any class assigns to that attribute of its object."""
         return [
-            one.value
+            one
             for function in self.source.functions()
             if function.itself and (function.itself, attribute) in function.stored
             for path, one in self.flow(function).definitions
@@ -493,6 +492,20 @@ class Tracer:
                 if other not in seen and one in self.own_calls(other, concrete)
             ]
         return False
+
+
+def _fits(site: CallSite, function: Function) -> bool:
+    """Whether a function takes the arguments of a call that only its name ties it to."""
+    given = [site.call, *site.bound]
+    keywords = {one.arg for call in given for one in call.keywords}
+    count = len(site.call.args) + sum(len(call.args) - 1 for call in site.bound)
+    starred = any(isinstance(one, ast.Starred) for call in given for one in call.args)
+    few_enough = count <= len(function.positional) or function.node.args.vararg is not None
+    known = keywords <= {*function.parameters, None} or bool(function.keywords)
+    by_position = set(function.positional[:count])
+    needed = {one for one in function.parameters if function.default(one) is None}
+    whole = needed <= {*by_position, *keywords} or None in keywords
+    return starred or (few_enough and known and whole)
 
 
 def _is_slice(index: ast.expr) -> bool:
