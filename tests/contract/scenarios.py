@@ -13,7 +13,6 @@ K = 3
 """Draft tokens per step, where there are drafts."""
 
 Counter = Literal["preempted", "cached", "accepted", "rejected"]
-DRAFTS: tuple[Counter, ...] = ("accepted", "rejected")
 Draft = Literal["eagle", "mtp", "draft_model", "ngram"]
 
 
@@ -55,12 +54,46 @@ CROWDED = (
 )
 # Drafts repeat what the prompt did.
 REPEATING = (
-    Request(_tokens(1, 8) * 3, 16),
-    Request(_tokens(50, 30), 5, step=2),
-    Request(_tokens(90, 5) * 8, 12, step=4),
+    Request(_tokens(1, 8) * 3, 40),
+    Request(_tokens(50, 30), 10, step=2),
+    Request(_tokens(90, 5) * 8, 40, step=4),
 )
 
-REQUESTS = {"mixed": MIXED, "shared": SHARED, "crowded": CROWDED, "repeating": REPEATING}
+# To be read, and nothing more.
+PROMPTS = (
+    Request(_tokens(1, 5), 0),
+    Request(_tokens(20, 40), 0),
+    Request(_tokens(100, 3), 0),
+    Request((7,), 0, step=1),
+    Request(_tokens(9, 33), 0, step=2),
+)
+
+REQUESTS = {
+    "prompts": PROMPTS,
+    "mixed": MIXED,
+    "shared": SHARED,
+    "crowded": CROWDED,
+    "repeating": REPEATING,
+}
+
+
+class Where(NamedTuple):
+    """The releases that something holds for, and what is in the way on the others."""
+
+    releases: SpecifierSet
+    why_not: str
+
+
+EVERYWHERE = Where(SpecifierSet(), "")
+NO_MLA = Where(SpecifierSet(">=0.28"), "there is no MLA for the CPU")
+NO_ENCODERS = Where(SpecifierSet(">=0.27"), "V2 has no model state for encoders")
+NO_ALIGN = Where(SpecifierSet(">=0.25"), "V2 refuses this mode of the Mamba cache")
+NO_ALL = Where(SpecifierSet("<0.30"), "V2 refuses this mode of the Mamba cache, or it is gone")
+NO_DRAFT_MODEL = Where(SpecifierSet(">=0.31"), "V2 has no draft models")
+NO_NGRAM = Where(SpecifierSet(">=0.32"), "V2 has no n-gram drafts")
+NO_GDN_DRAFTS = Where(SpecifierSet(">=0.26"), "gated delta nets take no drafts on the CPU")
+# The Triton kernels do, which the CPU builds before them ran.
+DRAFTS_FORGOTTEN = Where(SpecifierSet("<0.27"), "CPU kernels of Mamba2 do not look at drafts")
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -68,7 +101,8 @@ class Scenario(msgspec.Struct, frozen=True):
 
     model: a kind of `tiny_models`. engine: keywords of `LLM` beyond what all have.
     shows: what has to be counted at least once, without which nothing was shown.
-    releases: where it boots; why_not: the reason for the others.
+    idle: run the dummy batches of a data-parallel rank while it has no request of its own.
+    boots: where it does. right: where what it generates can be compared with transformers.
     """
 
     model: str
@@ -76,48 +110,67 @@ class Scenario(msgspec.Struct, frozen=True):
     draft: Draft | None = None
     engine: Mapping[str, Any] = {}
     shows: tuple[Counter, ...] = ()
-    releases: SpecifierSet = SpecifierSet()
-    why_not: str = ""
+    idle: bool = False
+    boots: Where = EVERYWHERE
+    right: Where = EVERYWHERE
 
+
+PREEMPTED: tuple[Counter, ...] = ("preempted",)
+CACHED: tuple[Counter, ...] = ("cached",)
+DRAFTS: tuple[Counter, ...] = ("accepted", "rejected")
 
 FEW_BLOCKS = {"num_gpu_blocks_override": 6}
+# The states take blocks too.
+FEW_BLOCKS_AND_STATES = {"num_gpu_blocks_override": 8}
 CACHE = {"enable_prefix_caching": True}
 ALIGN = CACHE | {"mamba_cache_mode": "align"}
 ALL = CACHE | {"mamba_cache_mode": "all"}
 ASYNC = {"async_scheduling": True}
+# Encoders ask for a tokenizer, and read a prompt in one step.
+ENCODER = {"skip_tokenizer_init": False, "max_num_batched_tokens": 256}
 # What the CPU kernels of gated delta nets take.
 GDN = {"dtype": "bfloat16", "mamba_ssm_cache_dtype": "float32"}
 
 SCENARIOS: dict[str, Scenario] = {
     "llama": Scenario("llama"),
     "llama, async": Scenario("llama", engine=ASYNC),
-    "llama, prefix caching": Scenario("llama", "shared", engine=CACHE, shows=("cached",)),
-    "llama, preempted": Scenario("llama", "crowded", engine=FEW_BLOCKS, shows=("preempted",)),
+    "llama, prefix caching": Scenario("llama", "shared", None, CACHE, CACHED),
+    "llama, preempted": Scenario("llama", "crowded", None, FEW_BLOCKS, PREEMPTED),
     "gemma3": Scenario("gemma3"),
-    "gemma3, prefix caching": Scenario("gemma3", "shared", engine=CACHE, shows=("cached",)),
-    "deepseek": Scenario("deepseek"),
-    "deepseek, prefix caching": Scenario("deepseek", "shared", engine=CACHE, shows=("cached",)),
+    "gemma3, prefix caching": Scenario("gemma3", "shared", None, CACHE, CACHED),
+    "deepseek": Scenario("deepseek", boots=NO_MLA),
+    "bert": Scenario("bert", "prompts", engine=ENCODER, boots=NO_ENCODERS),
     "lfm2": Scenario("lfm2"),
     "lfm2, async": Scenario("lfm2", engine=ASYNC),
-    "lfm2, preempted": Scenario("lfm2", "crowded", engine=FEW_BLOCKS, shows=("preempted",)),
-    "lfm2, align": Scenario("lfm2", "shared", engine=ALIGN, shows=("cached",)),
+    "lfm2, preempted": Scenario("lfm2", "crowded", None, FEW_BLOCKS_AND_STATES, PREEMPTED),
+    "lfm2, align": Scenario("lfm2", "shared", None, ALIGN, CACHED, boots=NO_ALIGN),
+    "lfm2, align, idle": Scenario("lfm2", "shared", None, ALIGN, CACHED, True, NO_ALIGN),
     "granite": Scenario("granite"),
-    "granite, preempted": Scenario("granite", "crowded", engine=FEW_BLOCKS, shows=("preempted",)),
-    "granite, align": Scenario("granite", "shared", engine=ALIGN, shows=("cached",)),
-    "granite, all": Scenario("granite", "shared", engine=ALL, shows=("cached",)),
+    "granite, preempted": Scenario("granite", "crowded", None, FEW_BLOCKS_AND_STATES, PREEMPTED),
+    "granite, all": Scenario("granite", "shared", None, ALL, CACHED, boots=NO_ALL),
+    "granite, all, idle": Scenario("granite", "shared", None, ALL, CACHED, True, NO_ALL),
     "qwen3_next": Scenario("qwen3_next", engine=GDN),
-    "qwen3_next, align": Scenario("qwen3_next", "shared", engine=GDN | ALIGN, shows=("cached",)),
-    "eagle": Scenario("llama", draft="eagle", shows=DRAFTS),
-    "eagle, async": Scenario("llama", draft="eagle", engine=ASYNC, shows=DRAFTS),
-    "eagle, prefix caching": Scenario("llama", "shared", "eagle", CACHE, (*DRAFTS, "cached")),
-    "eagle, preempted": Scenario("llama", "crowded", "eagle", FEW_BLOCKS, (*DRAFTS, "preempted")),
-    "mtp": Scenario("qwen2", draft="mtp", shows=DRAFTS),
-    "mtp, async": Scenario("qwen2", draft="mtp", engine=ASYNC, shows=DRAFTS),
-    "draft model": Scenario("llama", draft="draft_model", shows=DRAFTS),
-    "draft model, async": Scenario("llama", draft="draft_model", engine=ASYNC, shows=DRAFTS),
-    "ngram": Scenario("llama", "repeating", "ngram", shows=DRAFTS),
-    "lfm2, eagle": Scenario("lfm2", draft="eagle", shows=DRAFTS),
-    "granite, eagle": Scenario("granite", draft="eagle", shows=DRAFTS),
-    "granite, ngram": Scenario("granite", "repeating", "ngram", shows=DRAFTS),
-    "qwen3_next, mtp": Scenario("qwen3_next", draft="mtp", engine=GDN, shows=DRAFTS),
+    "qwen3_next, align": Scenario(
+        "qwen3_next", "shared", None, GDN | ALIGN, CACHED, boots=NO_ALIGN
+    ),
+    "eagle": Scenario("llama", "mixed", "eagle", shows=DRAFTS),
+    "eagle, async": Scenario("llama", "mixed", "eagle", ASYNC, DRAFTS),
+    "eagle, prefix caching": Scenario("llama", "shared", "eagle", CACHE, DRAFTS + CACHED),
+    "eagle, preempted": Scenario("llama", "crowded", "eagle", FEW_BLOCKS, DRAFTS + PREEMPTED),
+    "eagle, idle": Scenario("llama", "shared", "eagle", CACHE, DRAFTS + CACHED, True),
+    "granite, eagle": Scenario("granite", "mixed", "eagle", {}, DRAFTS, right=DRAFTS_FORGOTTEN),
+    "mtp": Scenario("qwen2", "mixed", "mtp", shows=DRAFTS),
+    "mtp, async": Scenario("qwen2", "mixed", "mtp", ASYNC, DRAFTS),
+    "qwen3_next, mtp": Scenario("qwen3_next", "repeating", "mtp", GDN, DRAFTS, boots=NO_GDN_DRAFTS),
+    "draft model": Scenario("llama", "mixed", "draft_model", {}, DRAFTS, boots=NO_DRAFT_MODEL),
+    "draft model, async": Scenario(
+        "llama", "mixed", "draft_model", ASYNC, DRAFTS, boots=NO_DRAFT_MODEL
+    ),
+    "draft model, idle": Scenario(
+        "llama", "shared", "draft_model", CACHE, DRAFTS + CACHED, True, NO_DRAFT_MODEL
+    ),
+    "ngram": Scenario("llama", "repeating", "ngram", {}, DRAFTS, boots=NO_NGRAM),
+    "granite, ngram": Scenario(
+        "granite", "repeating", "ngram", {}, DRAFTS, boots=NO_NGRAM, right=DRAFTS_FORGOTTEN
+    ),
 }

@@ -23,7 +23,7 @@ TIMEOUT = 600.0
 
 def applicable(release: str) -> list[str]:
     """The scenarios that boot on a release."""
-    return [name for name, scenario in SCENARIOS.items() if release in scenario.releases]
+    return [name for name, scenario in SCENARIOS.items() if release in scenario.boots.releases]
 
 
 def run(

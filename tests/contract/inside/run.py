@@ -61,12 +61,17 @@ def _drafts(scenario: Scenario, model: TinyModel) -> dict[str, Any]:
         llama = tiny_models.write_model("llama", tiny_models.DRAFTABLE)
         return config | {"model": tiny_models.write_eagle_draft(llama.folder)}
     if scenario.draft == "draft_model":
-        return config | {"model": tiny_models.write_model("llama").folder}
+        # The same model, but for how much its layers have to say.
+        draft = tiny_models.write_model("llama", tiny_models.DRAFTABLE / 2)
+        return config | {"model": draft.folder}
     return config
 
 
-def serve(llm: LLM, requests: tuple[Request, ...], recorder: Recorder) -> list[Any]:
-    """The final output of each request, each of which joins when its step has come."""
+def serve(llm: LLM, requests: tuple[Request, ...], recorder: Recorder, idle: bool) -> list[Any]:
+    """The final output of each request, each of which joins when its step has come.
+
+    idle: between requests run what an idle data-parallel rank does to keep up with the others.
+    """
     engine = llm.llm_engine
     finished: dict[str, Any] = {}
     waiting = dict(enumerate(requests))
@@ -77,6 +82,8 @@ def serve(llm: LLM, requests: tuple[Request, ...], recorder: Recorder) -> list[A
             engine.add_request(
                 str(index), {"prompt_token_ids": list(request.prompt)}, _parameters(llm, request)
             )
+        if idle and not engine.has_unfinished_requests():
+            llm.collective_rpc("execute_dummy_batch")
         for output in engine.step():
             if output.finished:
                 finished[output.request_id] = output
@@ -96,14 +103,31 @@ def _parameters(llm: LLM, request: Request) -> Any:
     )
 
 
+def wrong_embeddings(
+    model: TinyModel, requests: tuple[Request, ...], outputs: list[Any]
+) -> Iterator[str]:
+    """Where an embedding is not that of transformers: its first token's last state, of length 1."""
+    for index, (request, output) in enumerate(zip(requests, outputs, strict=True)):
+        with torch.inference_mode():
+            states = model.reference(torch.tensor([request.prompt])).last_hidden_state
+        expected = torch.nn.functional.normalize(states[0, 0], dim=0)
+        apart = float((output.outputs.data - expected).abs().max())
+        if apart > LOGPROB_TOLERANCE:
+            yield f"request {index}: {apart:.3f} away from the embedding of transformers"
+
+
 def wrong(
-    model: TinyModel, requests: tuple[Request, ...], outputs: list[Any], tolerance: float
+    model: TinyModel, requests: tuple[Request, ...], outputs: list[Any], kind: str
 ) -> Iterator[str]:
     """Where what came out is not what transformers says, one line for each such request.
 
     transformers reads each prompt with what was generated, in one pass: every token has to be its
     best there, and have its log-probability.
     """
+    if kind == "bert":
+        yield from wrong_embeddings(model, requests, outputs)
+        return
+    tolerance = TOLERANCE.get(kind, LOGPROB_TOLERANCE)
     for index, (request, output) in enumerate(zip(requests, outputs, strict=True)):
         (completion,) = output.outputs
         tokens = list(completion.token_ids)
@@ -134,13 +158,12 @@ def run(name: str, recorder: Recorder) -> Outcome:
     try:
         with booted(scenario) as (llm, model):
             requests = REQUESTS[scenario.requests]
-            outputs = serve(llm, requests, recorder)
+            outputs = serve(llm, requests, recorder, scenario.idle)
             for metric in llm.get_metrics():
                 if metric.name in COUNTERS:
                     counters[COUNTERS[metric.name]] = metric.value
             counters["rejected"] = counters.pop("drafted", 0) - counters.get("accepted", 0)
-            tolerance = TOLERANCE.get(scenario.model, LOGPROB_TOLERANCE)
-            differ = list(wrong(model, requests, outputs, tolerance))
+            differ = list(wrong(model, requests, outputs, scenario.model))
     except (Exception, pytest.skip.Exception) as raised:
         error = _one_line(raised)
         traceback.print_exception(raised)

@@ -48,7 +48,7 @@ SEED = 0
 # A multiple of what every attention backend accepts.
 BLOCK_SIZE = 32
 VOCAB_SIZE = 256
-# Scales embeddings so that a draft that knows only the last token is right half the time.
+# Makes a draft that knows only the last token right half the time.
 DRAFTABLE = 200.0
 # Both are float32; what differs is the order of operations, and TF32 on a GPU.
 LOGPROB_TOLERANCE = 2e-2 if current_platform.is_cuda() else 1e-3
@@ -190,11 +190,12 @@ def _jamba() -> PretrainedConfig:
 def _qwen3_next() -> PretrainedConfig:
     """Gated delta nets beside attention."""
     return transformers.Qwen3NextConfig(
-        **SIZES,
+        # A small state, so that a block of the KV cache is small too.
+        **SIZES | {"num_key_value_heads": 2},
         layer_types=["linear_attention", "full_attention"],
         head_dim=64,
-        linear_num_key_heads=2,
-        linear_num_value_heads=2,
+        linear_num_key_heads=1,
+        linear_num_value_heads=1,
         linear_key_head_dim=64,
         linear_value_head_dim=64,
         linear_conv_kernel_dim=4,
@@ -259,6 +260,16 @@ class TinyModel:
         return Completion(token_ids[len(prompt) :], logprobs)
 
 
+def _save_tokenizer(folder: str) -> None:
+    """Pooling asks for a tokenizer, though prompts are token ids."""
+    from tokenizers import Tokenizer, models
+
+    words = models.WordLevel({str(i): i for i in range(VOCAB_SIZE)}, unk_token="0")
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(words), pad_token="0"
+    ).save_pretrained(folder)
+
+
 @functools.cache
 def write_model(kind: str, embedding_scale: float = 1.0) -> TinyModel:
     """Write a model with random weights, the same ones each time.
@@ -279,6 +290,8 @@ def write_model(kind: str, embedding_scale: float = 1.0) -> TinyModel:
     reference = reference.float().eval()
     reference.get_input_embeddings().weight.data *= embedding_scale
     reference.save_pretrained(folder)
+    if kind == "bert":
+        _save_tokenizer(folder)
     return TinyModel(folder, reference)
 
 

@@ -5,6 +5,7 @@ for the moment when the module that it changes has been imported.
 """
 
 from . import (
+    convolution,
     cpu_platform,
     defaults,
     device,
@@ -22,6 +23,7 @@ def boot() -> None:
     distribution.install()
     triton_on_cpu.install()
     rotary.install()
+    convolution.install()
     inspection.install()
     cpu_platform.install()
     device.install()
