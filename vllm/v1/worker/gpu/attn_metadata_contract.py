@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
+from vllm.v1.attention.backends.mamba_attn import BaseMambaAttentionMetadataBuilder
 from vllm.v1.kv_cache_interface import AttentionSpec, CrossAttentionSpec, MambaSpec
 
 P = ParamSpec("P")
@@ -498,7 +499,7 @@ def _speculative_tensors(m: Metadata) -> Iterator[Finding]:
 
 
 def _accepted_tokens(m: Metadata) -> Iterator[Finding]:
-    """After several accepted tokens, the state is not where a prefill looks for it."""
+    """The state after accepted drafts is kept where only decodes look for it."""
     accepted, prefilling = (
         m.host.get(name) for name in ("num_accepted_tokens", "is_prefilling")
     )
@@ -506,19 +507,26 @@ def _accepted_tokens(m: Metadata) -> Iterator[Finding]:
         return
     for row in _first((prefilling != 0) & (accepted != 1)):
         yield "num_accepted_tokens", row, "1, as it is a prefill", accepted[row]
-    several = (prefilling == 0) & (accepted > 1) & (m.query_lens > 0)
-    if m.reads("num_decode_draft_tokens_cpu"):
-        drafts = m.host.get("num_decode_draft_tokens_cpu", np.zeros(m.num_reqs))
-        for row in _first(several & (drafts < 0)):
-            expected = f"0 or more, as {accepted[row]} tokens were accepted"
-            yield "num_decode_draft_tokens_cpu", row, expected, drafts[row]
-    else:
-        # A prefill of one token that has a state is run as a decode.
+    decodes = (prefilling == 0) & (m.query_lens > 0)
+    if any(isinstance(b, BaseMambaAttentionMetadataBuilder) for b in m.builders):
+        # What stands behind a prefill is run as one. One of a single token that has a
+        # state is run as a decode.
         prefills = (m.query_lens > 1) | (m.host["seq_lens"] == 1)
         prefills &= (prefilling != 0) & (m.query_lens > 0)
-        for row in _first(several & np.maximum.accumulate(prefills)):
-            expected = f"before the prefills, as {accepted[row]} tokens were accepted"
-            yield "row order", row, expected, "behind one"
+        drafts = decodes & ((accepted > 1) | (m.query_lens > 1))
+        for row in _first(drafts & np.maximum.accumulate(prefills)):
+            expected = "decodes with drafts before prefills"
+            yield (
+                "row order",
+                row,
+                expected,
+                f"one of {m.query_lens[row]} tokens behind",
+            )
+    elif "num_decode_draft_tokens_cpu" in m.host:
+        drafts = m.host["num_decode_draft_tokens_cpu"]
+        for row in _first(decodes & (accepted > 1) & (drafts < 0)):
+            expected = f"0 or more, as {accepted[row]} tokens were accepted"
+            yield "num_decode_draft_tokens_cpu", row, expected, drafts[row]
 
 
 def _row_order(m: Metadata) -> Iterator[Finding]:
@@ -530,8 +538,8 @@ def _row_order(m: Metadata) -> Iterator[Finding]:
     context = m.host["seq_lens"] - m.query_lens
     behind = np.maximum.accumulate(prefills & (context <= 0))
     for row in _first(behind & prefills & (context > 0)):
-        expected = f"before prefills without context, as it has {context[row]} tokens"
-        yield "row order", row, expected, "behind one"
+        expected = "prefills with context before those without"
+        yield "row order", row, expected, f"one of {context[row]} tokens behind"
 
 
 def _block_table(m: Metadata) -> Iterator[Finding]:

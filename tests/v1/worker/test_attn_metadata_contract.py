@@ -1,0 +1,508 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: Copyright contributors to the vLLM project
+"""Model Runner V2: wrong attention metadata is named before a backend gets it.
+
+With VLLM_CHECK_ATTN_METADATA=1, `build_attn_metadata` refuses metadata that breaks its
+contract with the backends. Otherwise that shows as a wrong token or a dead engine.
+"""
+
+import copy
+import dataclasses
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from vllm.config import CUDAGraphMode
+from vllm.utils.math_utils import cdiv
+from vllm.v1.attention.backend import CommonAttentionMetadata
+from vllm.v1.attention.backends.utils import split_decodes_prefills_and_extends
+from vllm.v1.worker.gpu import attn_utils
+from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridAttnMetadata
+from vllm.version import __version_tuple__
+
+from .tiny_models import Layers, Row, build_layers, make_batch
+
+CONTRACT = "vllm.v1.worker.gpu.attn_metadata_contract"
+NUM_SPECULATIVE_TOKENS = 2
+# No cache is as large.
+FAR = 1 << 30
+
+DECODES = [Row(40, 1), Row(7, 1), Row(99, 1)]
+MIXED = [Row(40, 1), Row(60, 35, True), Row(0, 50, True)]
+DRAFTS = [Row(40, 3, num_draft_tokens=2), Row(7, 3, num_draft_tokens=2)]
+JOINED = [*DRAFTS, Row(0, 50, True)]
+
+BOUND = "seq_lens_cpu_upper_bound"
+STARTS = "query_start_loc"
+ACCEPTED = "num_accepted_tokens"
+DRAFTED = "num_decode_draft_tokens_cpu"
+SLOTS = "slot_mappings"
+TABLES = "block_tables"
+ALL = slice(None)
+
+Arguments = dict[str, Any]
+Build = Callable[..., dict[str, Any]]
+LayersOf = Callable[[str], Layers]
+Change = Callable[[Arguments], None]
+
+
+def load_attn_utils(patch: pytest.MonkeyPatch, value: str) -> ModuleType:
+    """The module as it is when the variable is set before vLLM is imported."""
+    patch.setenv("VLLM_CHECK_ATTN_METADATA", value)
+    patch.delitem(sys.modules, CONTRACT, raising=False)
+    spec = importlib.util.find_spec(attn_utils.__name__)
+    module = importlib.util.module_from_spec(spec)
+    patch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    return load_attn_utils(monkeypatch, "1").build_attn_metadata
+
+
+@pytest.fixture(scope="module")
+def layers_of() -> Iterator[Callable[[str], Layers]]:
+    """Layers by name: a kind of model, and "+drafts" with speculative decoding."""
+    config = {
+        "method": "ngram",
+        "num_speculative_tokens": NUM_SPECULATIVE_TOKENS,
+        "prompt_lookup_max": 2,
+    }
+    # One model at a time: a process has one distributed environment.
+    with ExitStack() as stack:
+        made: dict[str, Layers] = {}
+
+        def layers(name: str) -> Layers:
+            if name not in made:
+                stack.close()
+                made.clear()
+                kind, _, drafts = name.partition("+")
+                kwargs = {"speculative_config": config} if drafts else {}
+                made[name] = stack.enter_context(build_layers(kind, **kwargs))
+            return made[name]
+
+        yield layers
+
+
+def right(layers: Layers, rows: list[Row], padding: int = 0) -> Arguments:
+    """Arguments that keep the contract, with `padding` rows of one token behind."""
+    batch = make_batch(rows, layers.device, padding)
+    num_reqs = batch.num_reqs_after_padding
+    block_tables, slot_mappings = [], []
+    for groups in layers.attn_groups:
+        block_size = groups[0].get_metadata_builder(0).kv_cache_spec.block_size
+        columns = cdiv(layers.vllm_config.model_config.max_model_len, block_size)
+        block_table = torch.zeros(num_reqs, columns, dtype=torch.int32)
+        slots = []
+        for i, row in enumerate(rows):
+            # Rows share their blocks, as with a common prefix.
+            used = cdiv(row.computed + row.scheduled, block_size)
+            block_table[i, :used] = torch.arange(1, used + 1)
+            for position in range(row.computed, row.computed + row.scheduled):
+                block, offset = divmod(position, block_size)
+                slots.append((block + 1) * block_size + offset)
+        block_tables.append(block_table.to(layers.device))
+        slot_mappings.append(slots + [-1] * padding)
+    arguments = {
+        "attn_groups": layers.attn_groups,
+        "num_reqs": num_reqs,
+        "num_tokens": batch.num_tokens_after_padding,
+        "query_start_loc_gpu": batch.query_start_loc,
+        "query_start_loc_cpu": torch.from_numpy(batch.query_start_loc_np).clone(),
+        "max_query_len": max(row.scheduled for row in rows),
+        "seq_lens": batch.seq_lens,
+        "max_seq_len": max(row.computed + row.scheduled for row in rows),
+        "block_tables": block_tables,
+        "slot_mappings": torch.tensor(slot_mappings, device=layers.device),
+        "kv_cache_config": layers.kv_cache_config,
+        "seq_lens_cpu_upper_bound": batch.seq_lens_cpu_upper_bound,
+    }
+    if len(layers.attn_groups) > 1:
+        arguments["model_specific_attn_metadata"] = hybrid(layers, rows, padding)
+    return arguments
+
+
+def hybrid(layers: Layers, rows: list[Row], padding: int) -> MambaHybridAttnMetadata:
+    """What a model with recurrent layers adds to the arguments."""
+    prefilling = [row.is_prefilling for row in rows] + [False] * padding
+    metadata = MambaHybridAttnMetadata(is_prefilling=torch.tensor(prefilling))
+    if layers.vllm_config.num_speculative_tokens:
+        accepted = torch.ones(len(prefilling), dtype=torch.int32)
+        drafts = [-1 if row.is_prefilling else row.num_draft_tokens for row in rows]
+        metadata.num_accepted_tokens = accepted.to(layers.device)
+        metadata.num_decode_draft_tokens_cpu = torch.tensor(
+            drafts + [-1] * padding, dtype=torch.int32
+        )
+    return metadata
+
+
+def holder_of(arguments: Arguments, name: str) -> Arguments:
+    if name in arguments:
+        return arguments
+    return vars(arguments["model_specific_attn_metadata"])
+
+
+def give(name: str, value: Any) -> Change:
+    return lambda arguments: holder_of(arguments, name).update({name: value})
+
+
+def put(name: str, *place: int | slice, to: int) -> Change:
+    """Change values of a tensor, or of one of several."""
+
+    def change(arguments: Arguments) -> None:
+        tensor = holder_of(arguments, name)[name]
+        for index in place[:-1]:
+            tensor = tensor[index]
+        tensor[place[-1]] = to
+
+    return change
+
+
+def shorten(name: str) -> Change:
+    def change(arguments: Arguments) -> None:
+        holder = holder_of(arguments, name)
+        holder[name] = holder[name][:-1]
+
+    return change
+
+
+def all_of(*changes: Change) -> Change:
+    def change(arguments: Arguments) -> None:
+        for each in changes:
+            each(arguments)
+
+    return change
+
+
+def changed(
+    layers: Layers,
+    rows: list[Row],
+    padding: int,
+    change: Change,
+    patch: pytest.MonkeyPatch,
+) -> Arguments:
+    if padding:
+        # Only batches of FULL CUDA graphs are padded.
+        config = layers.vllm_config.compilation_config
+        patch.setattr(config, "cudagraph_mode", CUDAGraphMode.FULL)
+    arguments = right(layers, rows, padding)
+    change(arguments)
+    return arguments
+
+
+def test_wrong_metadata_is_refused(build: Build, layers_of: LayersOf) -> None:
+    arguments = right(layers_of("llama"), DECODES) | {"max_seq_len": 99}
+
+    refusal = ""
+    try:
+        build(**arguments)
+    except RuntimeError as error:
+        refusal = str(error)
+    assert "max_seq_len, row 2: expected 100 or more, found 99" in refusal
+    assert "KV cache group 0 (" in refusal
+    assert "layer model.layers.0.self_attn.attn)" in refusal
+    assert "VLLM_CHECK_ATTN_METADATA=0 turns this check off" in refusal
+
+
+NOTHING = all_of()
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "padding", "change"),
+    [
+        pytest.param("llama", DECODES, 0, NOTHING, id="decodes"),
+        pytest.param("llama", MIXED, 0, NOTHING, id="mixed"),
+        pytest.param("llama", DECODES, 2, NOTHING, id="padding"),
+        pytest.param("llama", DECODES, 0, give("max_seq_len", 100), id="max-seq-len"),
+        # Behind its own blocks a row has those of an earlier one.
+        pytest.param("llama", DECODES, 0, put(TABLES, 0, 1, 1, to=FAR), id="stale"),
+        pytest.param("llama", MIXED, 0, put(SLOTS, 0, 3, to=-1), id="not-local"),
+        # With drafts the host may be ahead, and a draft's maximum is of its last step.
+        pytest.param("llama+drafts", DRAFTS, 0, put(BOUND, 0, to=45), id="in-flight"),
+        pytest.param("llama+drafts", DRAFTS, 0, give("max_seq_len", 45), id="steps"),
+        pytest.param("granite", DECODES, 0, NOTHING, id="hybrid-decodes"),
+        pytest.param("granite", MIXED, 0, NOTHING, id="hybrid-mixed"),
+        pytest.param("granite", DECODES, 2, NOTHING, id="hybrid-padding"),
+        pytest.param(
+            "granite",
+            [Row(0, 1), Row(0, 1)],
+            0,
+            all_of(put(SLOTS, ALL, ALL, to=-1), put(TABLES, 0, ALL, ALL, to=0)),
+            id="hybrid-dummy",
+        ),
+        pytest.param(
+            "granite+drafts", JOINED, 0, put(ACCEPTED, 1, to=3), id="hybrid-drafts"
+        ),
+        pytest.param("granite+drafts", DRAFTS, 1, NOTHING, id="hybrid-drafts-padding"),
+        pytest.param(
+            "qwen3_next+drafts", JOINED, 0, put(ACCEPTED, 1, to=3), id="gdn-drafts"
+        ),
+    ],
+)
+def test_right_metadata_is_built(
+    build: Build,
+    layers_of: LayersOf,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    rows: list[Row],
+    padding: int,
+    change: Change,
+) -> None:
+    layers = layers_of(model)
+    built = build(**changed(layers, rows, padding, change, monkeypatch))
+    groups = [group for groups in layers.attn_groups for group in groups]
+    assert set(built) == {name for group in groups for name in group.layer_names}
+
+
+BREACHES: list[tuple[str, list[Row], int, Change, str]] = [
+    (
+        *("llama", DECODES, 0, give("max_seq_len", 1024)),
+        "max_seq_len: expected 100 or less, found 1024",
+    ),
+    (
+        *("llama", DECODES, 0, give(BOUND, None)),
+        f"{BOUND}: expected a tensor on the CPU, found None",
+    ),
+    (
+        *("llama", DECODES, 0, shorten(BOUND)),
+        f"{BOUND}: expected 3 entries, found 2",
+    ),
+    (
+        *("llama", DECODES, 0, put(BOUND, 1, to=7)),
+        f"{BOUND}, row 1: expected 8 or more, its seq_len, found 7",
+    ),
+    (
+        *("llama", DECODES, 0, put(BOUND, 1, to=9)),
+        f"{BOUND}, row 1: expected 8 or less, by its seq_len, found 9",
+    ),
+    (
+        *("llama", MIXED, 0, give("max_query_len", 49)),
+        "max_query_len, row 2: expected 50 or more, found 49",
+    ),
+    (
+        *("llama", MIXED, 0, put(f"{STARTS}_cpu", 2, to=0)),
+        f"{STARTS}_cpu, row 1: expected an end at 1 or later, found 0",
+    ),
+    (
+        *("llama", MIXED, 0, put(f"{STARTS}_gpu", 2, to=35)),
+        f"{STARTS}, row 2: expected 36, as on the host, found 35",
+    ),
+    (
+        *("llama", DECODES, 0, give("num_reqs", 2)),
+        f"{STARTS}: expected 3 entries, found 4",
+    ),
+    (
+        *("llama", MIXED, 0, give("num_tokens", 85)),
+        "num_actual_tokens: expected 86, the end of query_start_loc, found 85",
+    ),
+    (
+        *("llama", DECODES, 0, give("num_tokens", 4)),
+        "num_actual_tokens: expected 3, the end of query_start_loc, found 4",
+    ),
+    (
+        *("llama", MIXED, 0, put(SLOTS, 0, 3, to=FAR)),
+        "slot_mapping, row 1: expected slots 0 to ",
+    ),
+    (
+        *("llama", MIXED, 0, put(SLOTS, 0, 85, to=-2)),
+        "slot_mapping, row 2: expected slots 0 to ",
+    ),
+    (
+        *("llama", DECODES, 0, put(TABLES, 0, 2, 3, to=FAR)),
+        "block_table_tensor, row 2: expected blocks 0 to ",
+    ),
+    (
+        *("llama", DECODES, 0, give(TABLES, [torch.ones(3, 3).int()])),
+        "block_table_tensor, row 2: expected 4 columns or more, found 3",
+    ),
+    (
+        *("llama", DECODES, 0, give(TABLES, [torch.ones(3, 3).int()])),
+        "max_seq_len: expected no more than 3 columns of the block table hold",
+    ),
+    (
+        *("llama", DECODES, 0, give(TABLES, [torch.ones(2, 32).int()])),
+        "block_table_tensor: expected 3 entries, found 2",
+    ),
+    (
+        *("llama+drafts", DRAFTS, 0, give("max_seq_len", 46)),
+        "max_seq_len: expected 45 or less, found 46",
+    ),
+    (
+        *("llama+drafts", DRAFTS, 0, put(BOUND, 1, to=200)),
+        f"{BOUND}, row 1: expected 1",
+    ),
+    (
+        *("granite", DECODES, 0, put(TABLES, 1, 1, 0, to=-5)),
+        "block_table_tensor, row 1: expected blocks 0 to ",
+    ),
+    (
+        *("granite", DECODES, 0, give(ACCEPTED, torch.ones(3))),
+        f"{ACCEPTED}: expected None, as nothing is speculative, found 3 entries",
+    ),
+    (
+        *("granite", DECODES, 0, give(DRAFTED, torch.zeros(3))),
+        f"{DRAFTED}: expected None, as nothing is speculative, found 3 entries",
+    ),
+    (
+        *("granite+drafts", JOINED, 0, put(BOUND, 2, to=51)),
+        f"{BOUND}, row 2: expected 50 or less, by its seq_len, found 51",
+    ),
+    (
+        *("granite+drafts", JOINED, 0, shorten(ACCEPTED)),
+        f"{ACCEPTED}: expected 3 entries, found 2",
+    ),
+    (
+        *("granite+drafts", JOINED, 0, put(ACCEPTED, 1, to=0)),
+        f"{ACCEPTED}, row 1: expected 1 to 3, found 0",
+    ),
+    (
+        *("granite+drafts", JOINED, 0, put(ACCEPTED, 0, to=4)),
+        f"{ACCEPTED}, row 0: expected 1 to 3, found 4",
+    ),
+    (
+        *("granite+drafts", JOINED, 0, put(ACCEPTED, 2, to=3)),
+        f"{ACCEPTED}, row 2: expected 1, as it is a prefill, found 3",
+    ),
+    (
+        *("granite+drafts", JOINED, 0, put(DRAFTED, 0, to=3)),
+        f"{DRAFTED}, row 0: expected -1 to 2, found 3",
+    ),
+    (
+        *("granite+drafts", [Row(0, 2, True), *DRAFTS], 0, NOTHING),
+        "row order, row 1: expected decodes with drafts before prefills",
+    ),
+    (
+        *("qwen3_next+drafts", [Row(40, 1), *DRAFTS], 0),
+        all_of(put(ACCEPTED, 0, to=3), put(DRAFTED, 0, to=-1)),
+        f"{DRAFTED}, row 0: expected 0 or more, as 3 tokens were accepted",
+    ),
+    (
+        *("llama", DECODES, 1, put("seq_lens", 3, to=1)),
+        "seq_lens, row 3: expected 0, as it is padding, found 1",
+    ),
+    (
+        *("llama", DECODES, 1, put(BOUND, 3, to=5)),
+        f"{BOUND}, row 3: expected 0, as it is padding, found 5",
+    ),
+    (
+        *("llama", DECODES, 1, put(SLOTS, 0, 3, to=70)),
+        "slot_mapping: expected -1 for tokens of no row, found 70",
+    ),
+    (
+        *("granite", DECODES, 1, put(TABLES, 0, 3, 0, to=2)),
+        "block_table_tensor, row 3: expected block 0, as the row is padding",
+    ),
+    (
+        *("granite", [Row(0, 1), Row(0, 1)], 0, put(SLOTS, ALL, ALL, to=-1)),
+        "block_table_tensor, row 1: expected block 0, as the row is padding or a",
+    ),
+    (
+        *("granite", DECODES, 1, put("is_prefilling", 3, to=1)),
+        "is_prefilling, row 3: expected 0, as it is padding, found 1",
+    ),
+    (
+        *("granite+drafts", DRAFTS, 1, put(ACCEPTED, 2, to=2)),
+        f"{ACCEPTED}, row 2: expected 1, as it is padding, found 2",
+    ),
+    (
+        *("granite+drafts", DRAFTS, 1, put(DRAFTED, 2, to=0)),
+        f"{DRAFTED}, row 2: expected -1, as it is padding, found 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "padding", "change", "breach"),
+    BREACHES,
+    ids=[f"{model}-{breach.partition(': ')[0]}" for model, *_, breach in BREACHES],
+)
+def test_each_breach_is_named(
+    build: Build,
+    layers_of: LayersOf,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    rows: list[Row],
+    padding: int,
+    change: Change,
+    breach: str,
+) -> None:
+    arguments = changed(layers_of(model), rows, padding, change, monkeypatch)
+    with pytest.raises(RuntimeError) as caught:
+        build(**arguments)
+    assert f"): {breach}" in str(caught.value)
+
+
+@pytest.mark.skipif(__version_tuple__ < (0, 22), reason="nothing reads it")
+def test_recurrent_layers_need_is_prefilling(build: Build, layers_of: LayersOf) -> None:
+    arguments = right(layers_of("granite"), DECODES)
+    shorten("is_prefilling")(arguments)
+    with pytest.raises(RuntimeError, match="is_prefilling: expected 3 entries"):
+        build(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("rows", "breach"),
+    [(MIXED, ""), (MIXED[::-1], "row order, row 1: expected prefills with context")],
+)
+def test_prefills_with_context_come_first_where_a_builder_wants_them(
+    build: Build, layers_of: LayersOf, rows: list[Row], breach: str
+) -> None:
+    layers = layers_of("llama")
+    ((group,),) = layers.attn_groups
+    builder = copy.copy(group.get_metadata_builder(0))
+
+    class Splits(type(builder)):
+        def build(
+            self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata
+        ) -> Any:
+            return split_decodes_prefills_and_extends(common_attn_metadata)
+
+    builder.__class__ = Splits
+    group = dataclasses.replace(group, metadata_builders=[builder])
+    arguments = right(layers, rows) | {"attn_groups": [[group]]}
+    if breach:
+        with pytest.raises(RuntimeError, match=breach):
+            build(**arguments)
+    else:
+        (split,) = set(build(**arguments).values())
+        # Decodes, extends and prefills: how many rows of each.
+        assert split[:3] == (1, 1, 1)
+
+
+def test_layers_without_a_cache(build: Build, layers_of: LayersOf) -> None:
+    (groups,) = layers_of("llama").attn_groups
+    seq_lens = torch.tensor([7, 3], dtype=torch.int32)
+    starts = torch.tensor([0, 7, 10], dtype=torch.int32)
+    metadata = CommonAttentionMetadata(
+        query_start_loc=starts,
+        query_start_loc_cpu=starts,
+        seq_lens=seq_lens,
+        num_reqs=2,
+        num_actual_tokens=10,
+        max_query_len=7,
+        max_seq_len=7,
+        # Nobody reads these.
+        block_table_tensor=torch.zeros(2, 1, dtype=torch.int32),
+        slot_mapping=torch.zeros(10, dtype=torch.int64),
+        seq_lens_cpu_upper_bound=seq_lens.clone(),
+    )
+    check_metadata = sys.modules[CONTRACT].check_metadata
+    check_metadata(metadata, groups, False)
+    metadata.seq_lens_cpu_upper_bound[1] = 2
+    with pytest.raises(
+        RuntimeError, match=r"no KV cache \(.*row 1: expected 3 or more"
+    ):
+        check_metadata(metadata, groups, False)
+
+
+def test_off_there_is_nothing_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load_attn_utils(monkeypatch, "0")
+    assert not hasattr(module.build_attn_metadata, "__wrapped__")
