@@ -54,6 +54,7 @@ bench: setup
 	$(BIN)/python benchmarks/hook.py
 	$(BIN)/python benchmarks/wheel.py
 	$(BIN)/python benchmarks/audit.py
+	$(BIN)/python benchmarks/contract.py
 
 # SEED is the first; the same seeds give the same copies.
 mutation: setup
