@@ -13,7 +13,7 @@ K = 3
 """Draft tokens per step, where there are drafts."""
 
 Counter = Literal["preempted", "cached", "accepted", "rejected"]
-Draft = Literal["eagle", "mtp", "draft_model", "ngram"]
+Draft = Literal["eagle", "mtp", "dflash", "draft_model", "ngram"]
 
 
 class Request(NamedTuple):
@@ -89,6 +89,7 @@ NO_MLA = Where(SpecifierSet(">=0.28"), "there is no MLA for the CPU")
 NO_ENCODERS = Where(SpecifierSet(">=0.27"), "V2 has no model state for encoders")
 NO_ALIGN = Where(SpecifierSet(">=0.25"), "V2 refuses this mode of the Mamba cache")
 NO_ALL = Where(SpecifierSet("<0.30"), "V2 refuses this mode of the Mamba cache, or it is gone")
+NO_DFLASH = Where(SpecifierSet(">=0.24"), "V2 has no DFlash")
 NO_DRAFT_MODEL = Where(SpecifierSet(">=0.31"), "V2 has no draft models")
 NO_NGRAM = Where(SpecifierSet(">=0.32"), "V2 has no n-gram drafts")
 NO_GDN_DRAFTS = Where(SpecifierSet(">=0.26"), "gated delta nets take no drafts on the CPU")
@@ -162,6 +163,7 @@ SCENARIOS: dict[str, Scenario] = {
     "mtp": Scenario("qwen2", "mixed", "mtp", shows=DRAFTS),
     "mtp, async": Scenario("qwen2", "mixed", "mtp", ASYNC, DRAFTS),
     "qwen3_next, mtp": Scenario("qwen3_next", "repeating", "mtp", GDN, DRAFTS, boots=NO_GDN_DRAFTS),
+    "dflash": Scenario("llama", "mixed", "dflash", {}, ("rejected",), boots=NO_DFLASH),
     "draft model": Scenario("llama", "mixed", "draft_model", {}, DRAFTS, boots=NO_DRAFT_MODEL),
     "draft model, async": Scenario(
         "llama", "mixed", "draft_model", ASYNC, DRAFTS, boots=NO_DRAFT_MODEL

@@ -60,6 +60,8 @@ def _drafts(scenario: Scenario, model: TinyModel) -> dict[str, Any]:
     if scenario.draft == "eagle":
         llama = tiny_models.write_model("llama", tiny_models.DRAFTABLE)
         return config | {"model": tiny_models.write_eagle_draft(llama.folder)}
+    if scenario.draft == "dflash":
+        return config | {"model": tiny_models.write_dflash_draft()}
     if scenario.draft == "draft_model":
         # The same model, but for how much its layers have to say.
         draft = tiny_models.write_model("llama", tiny_models.DRAFTABLE / 2)

@@ -337,6 +337,30 @@ def write_eagle_draft(target: str) -> str:
 
 
 @functools.cache
+def write_dflash_draft() -> str:
+    """Write a one-layer DFlash draft, which drafts all its tokens in one pass."""
+    from safetensors.torch import save_file
+
+    folder = tempfile.mkdtemp(prefix="tiny-dflash-")
+    torch.manual_seed(SEED)
+    config = transformers.Qwen3Config(
+        **SIZES | {"num_hidden_layers": 1},
+        head_dim=64,
+        architectures=["DFlashDraftModel"],
+    )
+    # The target's states that it reads are those of its two layers.
+    config.dflash_config = {"target_layer_ids": [0, 1], "mask_token_id": VOCAB_SIZE - 1}
+    config.save_pretrained(folder)
+    weights = transformers.Qwen3Model(config).state_dict()
+    del weights["embed_tokens.weight"]
+    size = config.hidden_size
+    weights["fc.weight"] = torch.cat([torch.eye(size), torch.eye(size)], dim=1)
+    weights["hidden_norm.weight"] = torch.ones(size)
+    save_file(weights, Path(folder) / "model.safetensors")
+    return folder
+
+
+@functools.cache
 def write_mtp_model(kind: str, embedding_scale: float = 1.0) -> TinyModel:
     """Write a model with a layer that predicts one more token (MTP).
 

@@ -5,7 +5,6 @@ for the moment when the module that it changes has been imported.
 """
 
 from . import (
-    convolution,
     cpu_platform,
     defaults,
     device,
@@ -14,6 +13,7 @@ from . import (
     refusal,
     rotary,
     triton_on_cpu,
+    weights,
 )
 
 
@@ -23,7 +23,7 @@ def boot() -> None:
     distribution.install()
     triton_on_cpu.install()
     rotary.install()
-    convolution.install()
+    weights.install()
     inspection.install()
     cpu_platform.install()
     device.install()
