@@ -124,6 +124,7 @@ def right(layers: Layers, rows: list[Row], padding: int = 0) -> Arguments:
         "slot_mappings": torch.tensor(slot_mappings, device=layers.device),
         "kv_cache_config": layers.kv_cache_config,
         "seq_lens_cpu_upper_bound": batch.seq_lens_cpu_upper_bound,
+        "for_cudagraph_capture": False,
     }
     if len(layers.attn_groups) > 1:
         arguments["model_specific_attn_metadata"] = hybrid(layers, rows, padding)
@@ -221,7 +222,13 @@ NOTHING = all_of()
         pytest.param("llama", DECODES, 0, NOTHING, id="decodes"),
         pytest.param("llama", MIXED, 0, NOTHING, id="mixed"),
         pytest.param("llama", DECODES, 2, NOTHING, id="padding"),
-        pytest.param("llama", DECODES, 0, give("max_seq_len", 100), id="max-seq-len"),
+        pytest.param(
+            "llama",
+            DECODES,
+            0,
+            all_of(give("for_cudagraph_capture", True), give("max_seq_len", 1024)),
+            id="capture",
+        ),
         # Behind its own blocks a row has those of an earlier one.
         pytest.param("llama", DECODES, 0, put(TABLES, 0, 1, 1, to=FAR), id="stale"),
         pytest.param("llama", MIXED, 0, put(SLOTS, 0, 3, to=-1), id="not-local"),
@@ -237,6 +244,13 @@ NOTHING = all_of()
             0,
             all_of(put(SLOTS, ALL, ALL, to=-1), put(TABLES, 0, ALL, ALL, to=0)),
             id="hybrid-dummy",
+        ),
+        pytest.param(
+            "granite",
+            [Row(0, 1), Row(0, 1)],
+            0,
+            all_of(put(SLOTS, ALL, ALL, to=-1), put(TABLES, 0, 1, 0, to=2)),
+            id="hybrid-warm-up",
         ),
         pytest.param(
             "granite+drafts", JOINED, 0, put(ACCEPTED, 1, to=3), id="hybrid-drafts"
@@ -288,6 +302,10 @@ BREACHES: list[tuple[str, list[Row], int, Change, str]] = [
         "max_query_len, row 2: expected 50 or more, found 49",
     ),
     (
+        *("llama", MIXED, 0, put(f"{STARTS}_cpu", 0, to=1)),
+        f"{STARTS}_cpu, row 0: expected 0, found 1",
+    ),
+    (
         *("llama", MIXED, 0, put(f"{STARTS}_cpu", 2, to=0)),
         f"{STARTS}_cpu, row 1: expected an end at 1 or later, found 0",
     ),
@@ -306,6 +324,10 @@ BREACHES: list[tuple[str, list[Row], int, Change, str]] = [
     (
         *("llama", DECODES, 0, give("num_tokens", 4)),
         "num_actual_tokens: expected 3, the end of query_start_loc, found 4",
+    ),
+    (
+        *("llama", MIXED, 0, give(SLOTS, torch.zeros(1, 85))),
+        "slot_mapping: expected 86 entries or more, found 85",
     ),
     (
         *("llama", MIXED, 0, put(SLOTS, 0, 3, to=FAR)),
@@ -377,7 +399,7 @@ BREACHES: list[tuple[str, list[Row], int, Change, str]] = [
     ),
     (
         *("granite+drafts", [Row(0, 2, True), *DRAFTS], 0, NOTHING),
-        "row order, row 1: expected decodes with drafts before prefills",
+        "row order, row 1: expected rows that verify drafts before prefills",
     ),
     (
         *("qwen3_next+drafts", [Row(40, 1), *DRAFTS], 0),
@@ -506,3 +528,4 @@ def test_layers_without_a_cache(build: Build, layers_of: LayersOf) -> None:
 def test_off_there_is_nothing_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
     module = load_attn_utils(monkeypatch, "0")
     assert not hasattr(module.build_attn_metadata, "__wrapped__")
+    sys.modules[CONTRACT].check_metadata(None, [None], False)

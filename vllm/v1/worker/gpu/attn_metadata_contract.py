@@ -118,7 +118,7 @@ def check_metadata(
 
 
 def _check(groups: Sequence["Metadata"]) -> None:
-    if not groups:
+    if not groups or not groups[0].num_reqs:
         return
     if groups[0].seq_lens.is_cuda and torch.cuda.is_current_stream_capturing():
         # Nothing can be copied to the host now.
@@ -228,6 +228,10 @@ class Metadata:
         return np.diff(self.host["query_start_loc_cpu"])
 
     @property
+    def prefilling(self) -> np.ndarray:
+        return self.host.get("is_prefilling", np.zeros(self.num_reqs)) != 0
+
+    @property
     def num_tokens(self) -> int:
         """The tokens that belong to a row."""
         return int(self.host["query_start_loc_cpu"][-1])
@@ -316,25 +320,26 @@ def _of_model(
 def _cache(
     arguments: Mapping[str, Any], index: int, builder: Any, vllm_config: Any
 ) -> Cache:
+    attn_group = arguments["attn_groups"][index][0]
     kv_cache_config = arguments["kv_cache_config"]
-    group = arguments["attn_groups"][index][0]
-    block_size = kv_cache_config.kv_cache_groups[index].kv_cache_spec.block_size
-    unit = block_size
-    if not hasattr(group, "kernel_block_size"):
+    kv_cache_group = kv_cache_config.kv_cache_groups[index]
+    num_blocks = kv_cache_config.num_blocks
+    if getattr(kv_cache_group, "host_resident", False):
+        num_blocks = kv_cache_config.hisparse_host_num_blocks
+    block_size = unit = kv_cache_group.kv_cache_spec.block_size
+    if not hasattr(attn_group, "kernel_block_size"):
         # Groups that have it are given the manager's blocks, and split them themselves.
         unit = getattr(builder, "kernel_block_size", None)
         unit = unit or builder.kv_cache_spec.block_size
-    shards = vllm_config.parallel_config.decode_context_parallel_size
-    if isinstance(group.kv_cache_spec, MambaSpec) or not getattr(
-        group.kv_cache_spec, "dcp_sharded", True
-    ):
-        shards = 1
+    spec, shards = attn_group.kv_cache_spec, 1
+    if isinstance(spec, AttentionSpec) and getattr(spec, "dcp_sharded", True):
+        shards = vllm_config.parallel_config.decode_context_parallel_size
     return Cache(
         block_table=arguments["block_tables"][index],
         slot_mapping=arguments["slot_mappings"][index],
-        num_blocks=kv_cache_config.num_blocks * max(1, block_size // unit),
+        num_blocks=num_blocks * max(1, block_size // unit),
         tokens_per_column=unit * shards,
-        num_slots=kv_cache_config.num_blocks * block_size,
+        num_slots=num_blocks * block_size,
     )
 
 
@@ -342,18 +347,19 @@ def _read(groups: Sequence[Metadata]) -> None:
     """Copy the values: the lengths first, then as much of the cache as they tell of."""
     for tensors_of in _rows, _places:
         wanted = [(m, name, t) for m in groups for name, t in tensors_of(m).items()]
-        if not wanted:
-            continue
         # One copy for all, since each waits for the device.
         device = groups[0].seq_lens.device
         flat = [t.reshape(-1).to(device, torch.int64) for _, _, t in wanted]
-        values = torch.cat(flat).cpu().split([t.numel() for _, _, t in wanted])
+        values = torch.cat(flat).cpu().split([len(t) for t in flat]) if flat else ()
         for (m, name, tensor), value in zip(wanted, values, strict=True):
             m.host[name] = value.view(tensor.shape).numpy()
     slots = [m.host["slot_mapping"] for m in groups if m.writes_slots]
-    is_dummy = bool(slots) and all((slot == PAD_SLOT_ID).all() for slot in slots)
-    for m in groups:
-        m.is_dummy = is_dummy
+    parallel_config = groups[0].vllm_config.parallel_config
+    if slots and parallel_config.decode_context_parallel_size == 1:
+        # Otherwise a rank may write none of a batch's tokens.
+        is_dummy = all((slot == PAD_SLOT_ID).all() for slot in slots)
+        for m in groups:
+            m.is_dummy = is_dummy
 
 
 def _rows(m: Metadata) -> dict[str, torch.Tensor]:
@@ -468,8 +474,7 @@ def _seq_lens_cpu_upper_bound(m: Metadata) -> Iterator[Finding]:
         yield name, row, f"{seq_lens[row]} or more, its seq_len", bounds[row]
     if m.for_cudagraph_capture or m.is_dummy or m.pcp:
         return
-    prefilling = m.host.get("is_prefilling", np.zeros(m.num_reqs))
-    highest = seq_lens + np.where(prefilling, 0, m.unconfirmed_tokens)
+    highest = seq_lens + np.where(m.prefilling, 0, m.unconfirmed_tokens)
     highest = np.minimum(highest, m.max_model_len)
     for row in _first(bounds > highest):
         yield name, row, f"{highest[row]} or less, by its seq_len", bounds[row]
@@ -499,29 +504,23 @@ def _speculative_tensors(m: Metadata) -> Iterator[Finding]:
 
 
 def _accepted_tokens(m: Metadata) -> Iterator[Finding]:
-    """The state after accepted drafts is kept where only decodes look for it."""
-    accepted, prefilling = (
-        m.host.get(name) for name in ("num_accepted_tokens", "is_prefilling")
-    )
-    if accepted is None or prefilling is None or m.num_speculative_tokens == 0:
+    """A state is kept where only a row that verifies drafts looks for it."""
+    accepted = m.host.get("num_accepted_tokens")
+    if accepted is None or m.num_speculative_tokens == 0:
         return
-    for row in _first((prefilling != 0) & (accepted != 1)):
+    for row in _first(m.prefilling & (accepted != 1)):
         yield "num_accepted_tokens", row, "1, as it is a prefill", accepted[row]
-    decodes = (prefilling == 0) & (m.query_lens > 0)
+    filled = m.query_lens > 0
+    decodes = filled & ~m.prefilling
     if any(isinstance(b, BaseMambaAttentionMetadataBuilder) for b in m.builders):
-        # What stands behind a prefill is run as one. One of a single token that has a
-        # state is run as a decode.
-        prefills = (m.query_lens > 1) | (m.host["seq_lens"] == 1)
-        prefills &= (prefilling != 0) & (m.query_lens > 0)
-        drafts = decodes & ((accepted > 1) | (m.query_lens > 1))
-        for row in _first(drafts & np.maximum.accumulate(prefills)):
-            expected = "decodes with drafts before prefills"
-            yield (
-                "row order",
-                row,
-                expected,
-                f"one of {m.query_lens[row]} tokens behind",
-            )
+        # These run what stands behind a prefill as one. A prefill of one token is a
+        # decode to them when it has a state.
+        prefills = filled & m.prefilling
+        prefills &= (m.query_lens > 1) | (m.host["seq_lens"] == 1)
+        verifies = decodes & ((accepted > 1) | (m.query_lens > 1))
+        for row in _first(verifies & np.maximum.accumulate(prefills)):
+            expected = "rows that verify drafts before prefills"
+            yield "row order", row, expected, "one behind"
     elif "num_decode_draft_tokens_cpu" in m.host:
         drafts = m.host["num_decode_draft_tokens_cpu"]
         for row in _first(decodes & (accepted > 1) & (drafts < 0)):
@@ -562,6 +561,8 @@ def _slot_mapping(m: Metadata) -> Iterator[Finding]:
     name, slots = "slot_mapping", m.host["slot_mapping"]
     if len(slots) < m.num_actual_tokens:
         yield name, None, f"{m.num_actual_tokens} entries or more", len(slots)
+    if not m.pcp:
+        slots = slots[: m.num_actual_tokens]
     for token in _first((slots < PAD_SLOT_ID) | (slots >= m.cache.num_slots)):
         ends = m.host["query_start_loc_cpu"][1:]
         row = int(np.searchsorted(ends, token, side="right"))
