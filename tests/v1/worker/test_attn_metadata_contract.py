@@ -407,6 +407,10 @@ BREACHES: list[tuple[str, list[Row], int, Change, str]] = [
         f"{DRAFTED}, row 0: expected 0 or more, as 3 tokens were accepted",
     ),
     (
+        *("llama", DECODES, 1, give("num_tokens", 2)),
+        "num_actual_tokens: expected 3, the end of query_start_loc, found 2",
+    ),
+    (
         *("llama", DECODES, 1, put("seq_lens", 3, to=1)),
         "seq_lens, row 3: expected 0, as it is padding, found 1",
     ),
@@ -497,6 +501,26 @@ def test_prefills_with_context_come_first_where_a_builder_wants_them(
         (split,) = set(build(**arguments).values())
         # Decodes, extends and prefills: how many rows of each.
         assert split[:3] == (1, 1, 1)
+
+
+def test_the_device_may_split_tokens_otherwise_when_it_verifies_adaptively(
+    build: Build, layers_of: LayersOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = layers_of("llama+drafts")
+    arguments = right(layers, [Row(40, 2), Row(7, 2)])
+    # The host has spread four tokens evenly; its bound has room for three each.
+    arguments["query_start_loc_gpu"][1] = 3
+    arguments["seq_lens"][:] = torch.tensor([43, 8])
+    arguments["seq_lens_cpu_upper_bound"][:] = torch.tensor([43, 10])
+    arguments |= {"max_query_len": 3, "max_seq_len": 43}
+    with pytest.raises(RuntimeError, match="query_start_loc, row 1: expected 2, as on"):
+        build(**arguments)
+
+    config = layers.vllm_config.speculative_config
+    monkeypatch.setattr(config, "enable_adaptive_verification", True, raising=False)
+    build(**arguments)
+    with pytest.raises(RuntimeError, match="max_query_len, row 0: expected 3 or more"):
+        build(**arguments | {"max_query_len": 2})
 
 
 def test_layers_without_a_cache(build: Build, layers_of: LayersOf) -> None:
