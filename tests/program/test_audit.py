@@ -249,8 +249,7 @@ FORWARDED = {
     ),
     "where a wrapper is told to capture": (
         """
-        if for_capture:
-            return self.build(input_batch, self.max_model_len, True)
+        self.build(input_batch, self.max_model_len, True)
         return self.build(input_batch, input_batch.longest, False)
         """,
         f"""
@@ -260,10 +259,34 @@ FORWARDED = {
     ),
     "in a dictionary": (
         f"""
-        given = dict(groups=self.groups, num_reqs=1)
+        given = dict(groups=self.groups, {GIVEN})
         given["max_seq_len"] = {LONG}
-        given.update({GIVEN})
+        given.update(num_reqs=1)
         return build_attn_metadata(**given)
+        """,
+        "",
+    ),
+    "in a dictionary, set": (
+        f"""
+        given = {{"num_reqs": 1}}
+        given["{BOUND}"] = input_batch.{BOUND}
+        return build_attn_metadata(self.groups, max_seq_len={LONG}, **given)
+        """,
+        "",
+    ),
+    "in a dictionary, as its default": (
+        f"""
+        given = {{"num_reqs": 1}}
+        given.setdefault("{BOUND}", input_batch.{BOUND})
+        return build_attn_metadata(self.groups, max_seq_len={LONG}, **given)
+        """,
+        "",
+    ),
+    "in a dictionary, updated": (
+        f"""
+        given = {{"{BOUND}": None}}
+        given.update({GIVEN})
+        return build_attn_metadata(self.groups, 1, max_seq_len={LONG}, **given)
         """,
         "",
     ),
@@ -317,6 +340,17 @@ FORWARDED = {
         """,
         "",
     ),
+    "in the branch that is not left": (
+        f"""
+        bound = None
+        if self.groups:
+            bound = input_batch.{BOUND}
+        if not self.groups:
+            return None
+        return build_attn_metadata(self.groups, 1, {LONG}, {BOUND}=bound)
+        """,
+        "",
+    ),
     "set on what was made": (
         f"""
         common = CommonAttentionMetadata(num_reqs=1, max_seq_len={LONG})
@@ -362,22 +396,33 @@ def test_the_same_ways_end_in_a_finding_where_the_bound_is_none(body: str, besid
 RIGHT_LENGTHS = {
     "cut at the maximum": (
         f"""
-        longest = min(input_batch.{BOUND}.max() + 3, self.max_model_len)
+        longest = min(self.max_model_len, input_batch.{BOUND}.max() + 3)
         return build_attn_metadata(self.groups, 1, longest, {GIVEN})
         """,
         "",
     ),
     "an attribute that each batch renews": (
-        f"""
-        self.longest = int(input_batch.{BOUND}.max())
-        return self.build(input_batch)
-        """,
+        f"return build_attn_metadata(self.groups, 1, self.longest, {GIVEN})",
         f"""
         def set_groups(self, groups):
             self.longest = self.max_model_len
-        def build(self, input_batch):
-            return build_attn_metadata(self.groups, 1, self.longest, {GIVEN})
+        def prepare(self, input_batch):
+            self.longest = int(input_batch.{BOUND}.max())
         """,
+    ),
+    "an attribute that is renewed for each batch before": (
+        f"""
+        self.longest = input_batch.longest
+        return build_attn_metadata(self.groups, 1, self.longest, {GIVEN})
+        """,
+        "",
+    ),
+    "the maximum within the whole": (
+        f"""
+        longest = int(self.max_model_len if for_capture else input_batch.longest)
+        return build_attn_metadata(self.groups, 1, longest, {GIVEN})
+        """,
+        "",
     ),
     "an attribute that a method of each batch renews": (
         f"""
@@ -467,6 +512,18 @@ WRONG_LENGTHS = {
         def longest(self):
             return self.max_model_len
         """,
+        Kind.OVER,
+        "max_seq_len",
+    ),
+    "after a branch of capture": (
+        f"""
+        if for_capture:
+            longest = input_batch.longest
+        else:
+            longest = self.max_model_len
+        return build_attn_metadata(self.groups, 1, longest, {GIVEN})
+        """,
+        "",
         Kind.OVER,
         "max_seq_len",
     ),
@@ -580,6 +637,14 @@ INHERITED = f"""
     class KeepsTooState(KeepsState):
         pass
 
+    class AbstractState(BaseState):
+        def show(self, input_batch):
+            return self._build(input_batch)
+
+    class RenewsTooState(AbstractState):
+        def prepare_attn(self, input_batch, for_capture=False):
+            self.longest = input_batch.longest
+
     class BuildsNothingState(BaseState):
         def prepare_attn(self, input_batch, for_capture=False):
             return None
@@ -635,13 +700,13 @@ SPECULATION = """
 
     @dataclass
     class OneMetadata(ModelSpecificAttnMetadata):
-        num_accepted_tokens: object = None
+        num_decode_draft_tokens_cpu: object = None
 
         def get_extra_attn_kwargs(self, builder, num_reqs):
             return {
-                "num_accepted_tokens": None
-                if self.num_accepted_tokens is None
-                else self.num_accepted_tokens[:num_reqs]
+                "num_decode_draft_tokens_cpu": None
+                if self.num_decode_draft_tokens_cpu is None
+                else self.num_decode_draft_tokens_cpu[:num_reqs]
             }
 
     class OneState(ModelState):
@@ -659,7 +724,7 @@ SPECULATION = """
 
         def prepare_attn(self, input_batch, for_capture=False):
             BODY
-            return OneMetadata(num_accepted_tokens=tensor)
+            return OneMetadata(num_decode_draft_tokens_cpu=tensor)
 """
 
 
@@ -668,7 +733,7 @@ def test_speculative_tensors_are_found_where_nothing_of_speculation_lets_them_in
     body: str, right: bool
 ) -> None:
     files = vllm(SPECULATION.replace("BODY", textwrap.indent(body, " " * 12).lstrip()))
-    wrong = [("OneState.prepare_attn", Kind.SPECULATIVE.value, "num_accepted_tokens")]
+    wrong = [("OneState.prepare_attn", Kind.SPECULATIVE.value, "num_decode_draft_tokens_cpu")]
     assert kinds(files) == ([] if right else wrong)
 
 
@@ -703,7 +768,7 @@ POSITIONS = [("DropsState.prepare_attn", Kind.DROPPED.value, "positions")]
     [
         ("input_batch.positions[:1]", "ModelState", "pass", POSITIONS),
         ("self.own", "ForwardsState", "pass", POSITIONS),
-        ("self.own", "ModelState", "pass", []),  # not its own
+        ("self.groups", "ModelState", "pass", []),  # of its own making
         ("None", "ModelState", "pass", []),  # nothing to forward
         ("input_batch.positions", "object", "pass", []),  # no sibling
         ("input_batch.positions", "ModelState", "assert input_batch", []),  # it refuses
@@ -752,6 +817,16 @@ V1 = """
 """
 
 
+NESTED = """
+    from ....v1.worker.gpu.attn_utils import build_attn_metadata
+    from ....model_executor.models.one import OneState
+
+    class TwoState(OneState):
+        def prepare_attn(self, input_batch, for_capture=False):
+            return build_attn_metadata(self.groups, 1, self.max_model_len)
+"""
+
+
 def test_only_what_v2_makes_is_judged_and_a_model_file_may_be_part_of_it() -> None:
     wrong = of_state(WRONG)
     model = wrong.pop(STATE)
@@ -759,9 +834,13 @@ def test_only_what_v2_makes_is_judged_and_a_model_file_may_be_part_of_it() -> No
         **wrong,
         "vllm/model_executor/models/one.py": model,
         "vllm/models/two/backend.py": textwrap.dedent(V1).encode(),
+        "vllm/models/two/nvidia/state.py": textwrap.dedent(NESTED).encode(),
         "vllm/v1/worker/gpu_model_runner.py": model,
     }
-    assert {one.file for one in audit(files)} == {"vllm/model_executor/models/one.py"}
+    assert {one.file for one in audit(files)} == {
+        "vllm/model_executor/models/one.py",
+        "vllm/models/two/nvidia/state.py",
+    }
 
 
 def written(files: Mapping[str, bytes], root: Path) -> Path:

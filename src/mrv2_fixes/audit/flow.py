@@ -75,7 +75,7 @@ class Flow:
                     len(alive) == 1
                 ):  # the other branch left: from here on this one's condition holds
                     guards = (*guards, replace(alive[0][1], leaves=True))
-                names = _merge([after for after, _ in alive])
+                names = _merge(_where(alive))
             elif isinstance(statement, ast.For | ast.AsyncFor | ast.While):
                 within = dict(names)
                 if isinstance(statement, ast.While):
@@ -184,16 +184,53 @@ class Flow:
             self.definitions.append((path, made_here))
 
 
+def _where(branches: list[tuple[Names, Guard]]) -> list[Names]:
+    """The names after each of two branches; what one left as it was counts where it ran."""
+    if len(branches) == 1:
+        return [branches[0][0]]
+    (one, _), (other, _) = branches
+    changed = {name for name in one.keys() & other.keys() if one[name] is not other[name]}
+    guarded = []
+    for names, guard in branches:
+        own = dict(names)
+        for name in changed:
+            own[name] = tuple(
+                definition
+                if any(each.test is guard.test for each in definition.guards)
+                else replace(definition, guards=(*definition.guards, guard))
+                for definition in names[name]
+            )
+        guarded.append(own)
+    return guarded
+
+
 def _merge(branches: list[Names]) -> Names:
-    """What names may be after one of several ways."""
+    """What names may be after one of several ways; each assignment once."""
     if len(branches) == 1:
         return branches[0]
     merged: Names = {}
     for names in branches:
         for name, definitions in names.items():
-            known = merged.get(name, ())
-            merged[name] = (*known, *(one for one in definitions if one not in known))
+            known = merged.get(name)
+            if known is None or known is definitions:
+                merged[name] = definitions
+                continue
+            by_value = {one.value: one for one in known}
+            for one in definitions:
+                same = by_value.get(one.value)
+                by_value[one.value] = one if same is None else _either(same, one)
+            merged[name] = tuple(by_value.values())
     return merged
+
+
+def _either(one: Definition, other: Definition) -> Definition:
+    """An assignment that one of two ways left as it was: the conditions that both have."""
+    count = 0
+    for mine, yours in zip(one.guards, other.guards, strict=False):
+        if mine is not yours:
+            break
+        count += 1
+    return one if count == len(one.guards) else replace(one, guards=one.guards[:count])
 
 
 def _as_read(target: ast.expr) -> ast.expr:
@@ -226,15 +263,15 @@ def _changed_dict(call: ast.Call) -> tuple[ast.expr, ast.expr | None] | None:
 
 def parts(tree: ast.AST, names: Names) -> Iterator[tuple[ast.AST, Names]]:
     """Every node of an expression, and of what its names were assigned; each assignment once."""
-    seen: set[Definition] = set()
+    seen: set[ast.expr] = set()
     waiting = [(tree, names)]
     while waiting:
         expression, within = waiting.pop()
         for node in walk(expression):
             yield node, within
             for one in within.get(node.id, ()) if isinstance(node, ast.Name) else ():
-                if one.value is not None and one not in seen:
-                    seen.add(one)
+                if one.value is not None and one.value not in seen:
+                    seen.add(one.value)
                     waiting.append((one.value, one.names))
 
 

@@ -541,8 +541,6 @@ def _is_partial(node: ast.expr) -> TypeGuard[ast.Call]:
 
 def _unaliased(called: ast.expr, aliases: Aliases) -> tuple[str, tuple[ast.Call, ...]]:
     """What is called, and what was bound before."""
-    if _is_partial(called):
-        return source.dotted(called.args[0]), (called,)
     target = source.dotted(called)
     bound: tuple[ast.Call, ...] = ()
     for _ in range(4):
