@@ -96,9 +96,6 @@ class Plan(msgspec.Struct, frozen=True):
         """What the base is, in words; `version` is what it says it is, None when it does not."""
         if self.release is None:
             says = f"says {version}" if version else "does not say its version"
-            named = known.releases().get(known.base_version(version))
-            if named and not named.files:
-                return f"unknown base: it {says}, older than the releases known here"
             return f"unknown base: it {says}, and its files are those of no published release"
         says = f", says {version}" if version not in (None, self.release) else ""
         return f"files of {self.release}{says}"

@@ -29,7 +29,7 @@ from mrv2_fixes.errors import Mrv2Error, TargetUnusable
 from mrv2_fixes.maintain import sources
 from mrv2_fixes.record import NOTED
 
-RELEASE = "0.22.1"  # its core changes three files, in two folders
+RELEASE = "0.22.1"  # the series changes files in three folders of it, and adds one
 # Whatever the os module has that changes a file, so that none is forgotten when it comes into use.
 CALLS = [
     name
@@ -63,8 +63,8 @@ Action = Callable[[Path], object]
 
 
 def apply(root: Path) -> object:
-    """The whole core, as `mrv2 apply ROOT`."""
-    return in_place.apply(str(root), series.load().core, _nobody_waits)
+    """The whole series, as `mrv2 apply --series all ROOT`."""
+    return in_place.apply(str(root), series.load().patches, _nobody_waits)
 
 
 def revert(root: Path) -> object:
@@ -133,8 +133,8 @@ class Fault:
     """What happens at the n-th call that writes, counted from 1.
 
     how: "kill before", "kill midway" (of a write, half of which is written), "kill after",
-    "interrupt" (Ctrl-C), "terminate" (SIGTERM), "edit" (somebody adds to the file `edited`), or the
-    name of an errno.
+    "interrupt" (Ctrl-C), "terminate" (SIGTERM), "edit" (somebody adds to the file `edited`, or
+    creates it), or the name of an errno.
     lasting: the errno comes up in every later call too, of those in which it can.
     """
 
@@ -237,7 +237,7 @@ def _strike(
     if fault.how == "terminate":
         os.kill(os.getpid(), signal.SIGTERM)
     if fault.edited is not None:
-        descriptor = real["open"](fault.edited, os.O_WRONLY | os.O_APPEND)
+        descriptor = real["open"](fault.edited, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         real["write"](descriptor, EDIT)
         os.close(descriptor)
     if name in AFFECTED.get(fault.how, ()):
@@ -373,10 +373,13 @@ def edit(bench: Bench, path: str, at: int) -> str:
     with bench.begun() as root:
         ended = run(bench.action, root, Fault(at, "edit", edited=root / path))
         name, argument = ended.calls[at - 1] if at <= len(ended.calls) else ("", "")
-        there = (root / path).read_bytes()
-        moment = name == "rename" and argument.endswith(f"/.{Path(path).name}.mrv2-fixes")
+        there = (root / path).read_bytes() if (root / path).exists() else b""
+        moment = (name, Path(argument).name) in (
+            ("rename", f".{Path(path).name}.mrv2-fixes"),
+            ("unlink", Path(path).name),
+        )
         if moment and not there.endswith(EDIT):
-            return "lost: between the last look and the rename"
+            return "lost: between the last look and what replaces it"
         assert there.endswith(EDIT), (bench.action.__name__, at, name)
         assert ended.error, (bench.action.__name__, at, name)
         others = {p: file for p, file in snapshot(root, times=False).items() if p != path}
@@ -406,8 +409,9 @@ def tried(bench: Bench, fault: str) -> Counter[str]:
     if fault == "interrupt":
         return Counter(interrupt(bench, at, len(named)) for at, _ in named)
     if fault == "a file edited":
-        path = sorted(series.load().core[0].header.touches)[2]
-        return Counter(edit(bench, path, at) for at, _ in named)
+        changed = sorted(series.load().core[0].header.touches)[2]
+        added = [path for patch in series.load().patches for path in patch.installed()]
+        return Counter(edit(bench, path, at) for path in (changed, *added) for at, _ in named)
     where = [at for at, call in named if call in AFFECTED[name]]
     return Counter(fail(bench, name, bool(lasting), at) for at in where)
 

@@ -192,19 +192,6 @@ def test_what_is_installed_beside_vllm_does_not_hide_its_version(
     assert '"version": "0.24.0"' in mrv2("status", "--json", root).stdout
 
 
-def test_a_release_from_before_the_first_known_is_said_to_be_old(
-    mrv2: Mrv2, tmp_path: Path
-) -> None:
-    (tmp_path / "vllm" / "v1").mkdir(parents=True)
-    (tmp_path / "vllm-0.12.0.dist-info").mkdir()
-    for path in ("vllm/__init__.py", "vllm/v1/__init__.py"):
-        (tmp_path / path).touch()
-    metadata = tmp_path / "vllm-0.12.0.dist-info" / "METADATA"
-    metadata.write_text("Name: vllm\nVersion: 0.12.0+cu129\n\n")
-    old = "unknown base: it says 0.12.0+cu129, older than the releases known here"
-    assert old in mrv2("status", tmp_path).stdout
-
-
 def test_a_file_that_is_gone_is_not_taken_for_unaffected(source: Source, mrv2: Mrv2) -> None:
     root = source("0.24.0")
     (root / HYBRID).unlink()

@@ -22,7 +22,14 @@ pytestmark = pytest.mark.releases
 NEWER = ["0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0"]
 NEWER += ["0.31.0", "0.32.0", "0.33.0"]
 
-# Release to the states of the three patches, in order.
+# Patches and the releases that they affect.
+CASES = [
+    (release, patch.slug)
+    for release in known.releases()
+    for patch in series.load().patches
+    if patch.affects(release)
+]
+# Release to the states of the three patches of the core, in order.
 STATES = {
     "0.20.2": "needed, not affected, not affected",
     **dict.fromkeys(["0.21.0", "0.22.0", "0.22.1"], "needed, needed, needed"),
@@ -70,13 +77,17 @@ def test_data_name_every_state_of_every_published_release() -> None:
     assert list(known.releases())[-len(NEWER) :] == NEWER
 
 
-@pytest.mark.parametrize("release", AFFECTED)
-def test_views_are_what_the_edits_make(published: Source, release: str) -> None:
-    files = folder.Files(published(release))
-    for patch in series.load().patches:
-        path = patch.folder / f"{release}.diff"
-        text = path.read_bytes().decode() if path.exists() else ""
-        assert text == (views.view(patch, files) if patch.affects(release) else "")
+def test_there_is_a_view_of_each_patch_and_release_that_it_affects() -> None:
+    folder = series.root() / "patches"
+    there = {(path.stem, path.parent.name) for path in folder.glob("*/*.diff")}
+    assert there == {*CASES}
+
+
+@pytest.mark.parametrize(("release", "slug"), CASES)
+def test_views_are_what_the_edits_make(published: Source, release: str, slug: str) -> None:
+    patch = series.load().patch(slug)
+    text = (patch.folder / f"{release}.diff").read_bytes().decode()
+    assert text == views.view(patch, folder.Files(published(release)))
 
 
 @pytest.mark.parametrize("release", AFFECTED)
@@ -123,25 +134,24 @@ def test_recorded_outcomes_are_those_of_the_edits(
         assert (quick.before, quick.after) == (made.before, made.after)
 
 
-@pytest.mark.parametrize("slug", [patch.slug for patch in series.load().core])
-@pytest.mark.parametrize("release", AFFECTED)
+@pytest.mark.parametrize(("release", "slug"), CASES)
 def test_each_patch_alone_converges(source: Source, release: str, slug: str) -> None:
     root = source(release)
     write(root, planned(root, slug).after)
     assert not planned(root, slug).after
 
 
-@pytest.mark.parametrize("release", AFFECTED)
+@pytest.mark.parametrize("release", dict(CASES))
 def test_results_meet_vllms_own_formatting(source: Source, release: str) -> None:
     root = source(release)
-    after = planned(root).after
-    for path in after:
+    made = planned(root, *(patch.slug for patch in series.load().patches))
+    for path in made.before:
         ruff_format(root / path)
-    before = {path: (root / path).read_bytes() for path in after}
-    write(root, after)
-    for path in after:
+    before = {path: (root / path).read_bytes() for path in made.before}
+    write(root, made.after)
+    for path, text in made.after.items():
         ruff_format(root / path)
-        unchanged = set(before[path].splitlines()) | set(after[path].splitlines())
+        unchanged = {*before.get(path, b"").splitlines(), *text.splitlines()}
         assert set((root / path).read_bytes().splitlines()) <= unchanged
 
 

@@ -40,7 +40,7 @@ def test_headers_agree_with_the_published_releases(patch: series.Patch) -> None:
         if patch.affects(number):
             assert release.states[patch.slug] == plan.State.NEEDED
             assert patch.reproducers(number)
-        elif number in SpecifierSet(f">={header.applied_upstream}"):
+        elif header.applied_upstream and number in SpecifierSet(f">={header.applied_upstream}"):
             assert release.states[patch.slug] == plan.State.UPSTREAM
 
 
@@ -73,7 +73,7 @@ def test_explain_says_all_that_the_header_says(patch: series.Patch) -> None:
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.slug)
 def test_readme_names_the_symptom_and_the_releases(patch: series.Patch) -> None:
     affected = [number for number in known.releases() if patch.affects(number)]
-    row = next(line for line in README.splitlines() if f"| `{patch.slug}` |" in line)
+    row = next(line for line in README.splitlines() if re.search(rf"\| `{patch.slug}`.*\|", line))
     assert f"{affected[0]} to {affected[-1]}" in row
 
 

@@ -75,7 +75,7 @@ def in_tree(release: str, *options: str) -> engine.Report:
     """Every test that the series adds, on a release with the whole series in."""
     environment = engine.environment(release)
     files = folder.read(environment.site_packages).files
-    made = plan.make(series.load().core, files, version=release)
+    made = plan.make(series.load().patches, files, version=release)
     tree = engine.patched_tree(environment, made.after, cache.folder())
     root = series.load().root / "tests"
     return engine.run_tests(
