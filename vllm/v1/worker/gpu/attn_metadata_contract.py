@@ -144,6 +144,10 @@ class Cache:
     tokens_per_column: int
     num_slots: int
 
+    def columns(self, seq_lens: np.ndarray) -> np.ndarray:
+        """How many columns of the block table sequences of these lengths take up."""
+        return -(-seq_lens // self.tokens_per_column)
+
 
 @dataclass
 class Metadata:
@@ -186,11 +190,11 @@ class Metadata:
 
     @property
     def max_model_len(self) -> int:
-        return self.vllm_config.model_config.max_model_len
+        return int(self.vllm_config.model_config.max_model_len)
 
     @property
     def num_speculative_tokens(self) -> int:
-        return self.vllm_config.num_speculative_tokens
+        return int(self.vllm_config.num_speculative_tokens)
 
     @property
     def unconfirmed_tokens(self) -> int:
@@ -199,29 +203,28 @@ class Metadata:
         in_flight = 1 + config.parallel_config.pipeline_parallel_size
         in_flight = getattr(config, "max_concurrent_batches", in_flight)
         # And those of the step that a draft follows.
-        return self.num_speculative_tokens * (in_flight + 1)
+        return self.num_speculative_tokens * (int(in_flight) + 1)
 
     @property
     def pcp(self) -> bool:
         """Rows are pieces of requests, and slots are those of other ranks too."""
-        return self.vllm_config.parallel_config.prefill_context_parallel_size > 1
+        parallel_config = self.vllm_config.parallel_config
+        return bool(parallel_config.prefill_context_parallel_size > 1)
 
     @property
-    def keeps_state(self) -> bool:
-        """The layers read and write a state through the block table."""
-        return isinstance(self.attn_groups[0].kv_cache_spec, MambaSpec)
-
-    @property
-    def writes_slots(self) -> bool:
-        """The layers write a slot for each token, and read blocks of its context."""
+    def token_cache(self) -> Cache | None:
+        """That of layers with a slot for each token, and a block for each context."""
         spec = self.attn_groups[0].kv_cache_spec
-        return (
-            self.cache is not None
-            and isinstance(spec, AttentionSpec)
-            # Its builder makes slots of its own, for the encoder's tokens.
-            and not isinstance(spec, CrossAttentionSpec)
-            and getattr(spec, "uses_slot_mapping", True)
-        )
+        # A cross attention's builder makes slots of its own, for the encoder's tokens.
+        if isinstance(spec, AttentionSpec) and not isinstance(spec, CrossAttentionSpec):
+            return self.cache if getattr(spec, "uses_slot_mapping", True) else None
+        return None
+
+    @property
+    def state_cache(self) -> Cache | None:
+        """That of layers that read and write a state through the block table."""
+        spec = self.attn_groups[0].kv_cache_spec
+        return self.cache if isinstance(spec, MambaSpec) else None
 
     @property
     def query_lens(self) -> np.ndarray:
@@ -242,18 +245,13 @@ class Metadata:
         filled = np.flatnonzero(self.query_lens)
         return int(filled[-1]) + 1 if filled.size else self.num_reqs
 
-    def columns(self, seq_lens: np.ndarray) -> np.ndarray:
-        """How many columns of the block table sequences of these lengths take up."""
-        assert self.cache is not None
-        return -(-seq_lens // self.cache.tokens_per_column)
-
     def reads(self, *names: str) -> bool:
         """Whether the code of a builder mentions one of the names."""
         return any(set(names) & _names_in(type(builder)) for builder in self.builders)
 
 
 @functools.cache
-def _names_in(builder: type) -> frozenset[str]:
+def _names_in(builder: Any) -> frozenset[str]:
     members = [member for cls in builder.__mro__ for member in vars(cls).values()]
     codes = [member.__code__ for member in members if inspect.isfunction(member)]
     return frozenset(name for c in codes for name in c.co_names + c.co_varnames)
@@ -305,7 +303,8 @@ def _of_model(
     model_specific = arguments["model_specific_attn_metadata"]
     if model_specific is None:
         return is_prefilling, {}
-    num_reqs, kwargs = arguments["num_reqs"], {}
+    num_reqs = arguments["num_reqs"]
+    kwargs: dict[str, Any] = {}
     if not arguments["for_cudagraph_capture"]:
         for builder in builders:
             kwargs |= model_specific.get_extra_attn_kwargs(builder, num_reqs)
@@ -353,7 +352,7 @@ def _read(groups: Sequence[Metadata]) -> None:
         values = torch.cat(flat).cpu().split([len(t) for t in flat]) if flat else ()
         for (m, name, tensor), value in zip(wanted, values, strict=True):
             m.host[name] = value.view(tensor.shape).numpy()
-    slots = [m.host["slot_mapping"] for m in groups if m.writes_slots]
+    slots = [m.host["slot_mapping"] for m in groups if m.token_cache]
     parallel_config = groups[0].vllm_config.parallel_config
     if slots and parallel_config.decode_context_parallel_size == 1:
         # Otherwise a rank may write none of a batch's tokens.
@@ -379,8 +378,8 @@ def _rows(m: Metadata) -> dict[str, torch.Tensor]:
 def _places(m: Metadata) -> dict[str, torch.Tensor]:
     if m.cache is None:
         return {}
-    columns = int(m.columns(m.host["seq_lens"]).max(initial=1))
-    if m.keeps_state:
+    columns = int(m.cache.columns(m.host["seq_lens"]).max(initial=1))
+    if m.state_cache:
         columns = max(columns, 1 + m.num_speculative_tokens)
     return {
         "block_table_tensor": m.cache.block_table[:, :columns],
@@ -453,9 +452,9 @@ def _max_seq_len(m: Metadata) -> Iterator[Finding]:
     longest = min(longest + m.num_speculative_tokens, m.max_model_len)
     if m.max_seq_len > longest:
         yield name, None, f"{longest} or less", m.max_seq_len
-    elif m.writes_slots:
-        columns = m.cache.block_table.shape[1]
-        if m.columns(np.array(m.max_seq_len)) > columns:
+    elif m.token_cache:
+        columns = m.token_cache.block_table.shape[1]
+        if m.token_cache.columns(np.array(m.max_seq_len)) > columns:
             expected = f"no more than {columns} columns of the block table hold"
             yield name, None, expected, m.max_seq_len
 
@@ -482,7 +481,7 @@ def _seq_lens_cpu_upper_bound(m: Metadata) -> Iterator[Finding]:
 
 def _is_prefilling(m: Metadata) -> Iterator[Finding]:
     # Others get what does not count padding, and read it in no batch that has any.
-    if m.keeps_state and m.reads("is_prefilling") and "is_prefilling" not in m.host:
+    if m.state_cache and m.reads("is_prefilling") and "is_prefilling" not in m.host:
         found = None if m.is_prefilling is None else len(m.is_prefilling)
         yield "is_prefilling", None, f"{m.num_reqs} entries", found
 
@@ -542,31 +541,31 @@ def _row_order(m: Metadata) -> Iterator[Finding]:
 
 
 def _block_table(m: Metadata) -> Iterator[Finding]:
-    if not (m.writes_slots or m.keeps_state):
+    if (cache := m.token_cache or m.state_cache) is None:
         return
     name, table = "block_table_tensor", m.host["block_table_tensor"]
-    needed, columns = m.columns(m.host["seq_lens"]), m.cache.block_table.shape[1]
+    needed, columns = cache.columns(m.host["seq_lens"]), cache.block_table.shape[1]
     for row in _first((needed > columns) & (not m.is_dummy)):
         yield name, row, f"{needed[row]} columns or more", columns
     read = np.arange(table.shape[1]) < needed[:, None]
-    outside = read & ((table < 0) | (table >= m.cache.num_blocks))
+    outside = read & ((table < 0) | (table >= cache.num_blocks))
     for row in _first(outside.any(axis=1)):
-        expected = f"blocks 0 to {m.cache.num_blocks - 1}"
+        expected = f"blocks 0 to {cache.num_blocks - 1}"
         yield name, row, expected, table[row][outside[row]][0]
 
 
 def _slot_mapping(m: Metadata) -> Iterator[Finding]:
-    if not m.writes_slots:
+    if (cache := m.token_cache) is None:
         return
     name, slots = "slot_mapping", m.host["slot_mapping"]
     if len(slots) < m.num_actual_tokens:
         yield name, None, f"{m.num_actual_tokens} entries or more", len(slots)
     if not m.pcp:
         slots = slots[: m.num_actual_tokens]
-    for token in _first((slots < PAD_SLOT_ID) | (slots >= m.cache.num_slots)):
+    for token in _first((slots < PAD_SLOT_ID) | (slots >= cache.num_slots)):
         ends = m.host["query_start_loc_cpu"][1:]
         row = int(np.searchsorted(ends, token, side="right"))
-        expected = f"slots 0 to {m.cache.num_slots - 1}, or {PAD_SLOT_ID}"
+        expected = f"slots 0 to {cache.num_slots - 1}, or {PAD_SLOT_ID}"
         yield name, None if m.pcp or row == m.num_reqs else row, expected, slots[token]
 
 
@@ -584,7 +583,7 @@ def _padding(m: Metadata) -> Iterator[Finding]:
         values = m.host.get(name, np.empty(0))
         for row in m.num_rows + _first(values[m.num_rows :] != value):
             yield name, row, f"{value}, as it is padding", values[row]
-    if m.writes_slots:
+    if m.token_cache:
         slots = m.host["slot_mapping"][m.num_tokens : m.num_actual_tokens]
         for token in _first(slots != PAD_SLOT_ID):
             expected = f"{PAD_SLOT_ID} for tokens of no row"
@@ -593,7 +592,7 @@ def _padding(m: Metadata) -> Iterator[Finding]:
 
 def _rows_without_state(m: Metadata) -> Iterator[Finding]:
     """Such a row's state is written too: to block 0, which is nobody's."""
-    if not m.keeps_state:
+    if m.state_cache is None:
         return
     table = m.host["block_table_tensor"]
     without = np.arange(m.num_reqs) >= m.num_rows
