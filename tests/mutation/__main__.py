@@ -49,7 +49,7 @@ def _judged(task: Task) -> tuple[Task, tuple[str, ...], mutants.Verdict]:
     # Code that was made async and is not awaited.
     warnings.simplefilter("ignore")
     one = mutants.mutant(release, _files(release), path, seed)
-    return task, one.kinds, mutants.judge(one, series.load().core)
+    return task, one.kinds, mutants.judge(one, series.load().patches)
 
 
 def _tasks(count: int, first: int, releases: list[str]) -> Iterator[Task]:
@@ -91,14 +91,14 @@ def show(release: str, path: str, seed: int) -> None:
     """Print one mutant as a diff, what the plan makes of it, and what is wrong with that."""
     one = mutants.mutant(release, _files(release), path, seed)
     print(*one.kinds, one.names)
-    made = plan.make(series.load().core, one.files)
+    made = plan.make(series.load().patches, one.files)
     for name, text in one.files.items():
         _diff(_files(release).get(one.path if name == one.names.get(path) else name, b""), text)
     for step in made.steps:
         print(f"== {step.patch.slug}: {step.state.value} {step.detail}")
     for name, text in made.after.items():
         _diff(made.before[name], text)
-    for line in mutants.judge(one, series.load().core).wrong:
+    for line in mutants.judge(one, series.load().patches).wrong:
         print(line)
 
 

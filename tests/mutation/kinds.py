@@ -10,6 +10,7 @@ import ast
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -467,7 +468,7 @@ def decorator(spot: Spot) -> str:
     )
     first, _ = spot.source.lines_of(spot.method)
     lines = list(spot.source.lines)
-    lines.insert(first, f"    @{chosen}")
+    lines.insert(first, f"{spot.indent}@{chosen}")
     return "\n".join(lines)
 
 
@@ -721,9 +722,8 @@ def the_call_again(spot: Spot) -> str | None:
 @kind("caller", harmless=True)
 def another_method(spot: Spot) -> str:
     first, _ = spot.source.lines_of(spot.method)
-    other = (
-        "    def other(self):\n        return build_attn_metadata(max_seq_len=self.max_model_len)\n"
-    )
+    body = "return build_attn_metadata(max_seq_len=self.max_model_len)"
+    other = textwrap.indent(f"def other(self):\n    {body}\n", spot.indent)
     return "\n".join([*spot.source.lines[:first], other, *spot.source.lines[first:]])
 
 
@@ -852,7 +852,7 @@ def unparsed(spot: Spot) -> str:
 @kind("reformat", harmless=True)
 def method_unparsed(spot: Spot) -> str:
     first, last = spot.source.lines_of(spot.method)
-    new = [f"    {line}" for line in ast.unparse(spot.method).split("\n")]
+    new = [f"{spot.indent}{line}" for line in ast.unparse(spot.method).split("\n")]
     return "\n".join([*spot.source.lines[:first], *new, *spot.source.lines[last:]])
 
 
@@ -1386,3 +1386,300 @@ def draft_maximum(spot: Spot) -> str | None:
     )
     side = spot.rng.choice(["{}\n@", "@\n{}"])
     return spot.source.around([statement], side.format(new))
+
+
+# A function at the top level.
+
+
+def _top(spot: Spot) -> str:
+    """The function's name. Raises LookupError for a method."""
+    if spot.class_ is not None:
+        raise LookupError(f"{spot.method.name} is a method")
+    return spot.method.name
+
+
+def _lines(spot: Spot) -> tuple[int, int]:
+    return spot.source.lines_of(spot.method)
+
+
+def _with_line(spot: Spot, new: str) -> str:
+    """Ahead of the first definition, of the function, or behind all."""
+    lines = spot.source.lines
+    at = spot.rng.choice([_header(spot), spot.source.lines_of(spot.method)[0], len(lines)])
+    return "\n".join([*lines[:at], *new.split("\n"), "", *lines[at:]])
+
+
+@kind("function")
+def function_bound_again(spot: Spot) -> Change:
+    name = _top(spot)
+    bare = f"getattr({name}, '__wrapped__', {name})"
+    again = textwrap.indent("\n".join(spot.source.lines[slice(*_lines(spot))]), "    ")
+    new = spot.rng.choice(
+        [
+            f"if True:\n{again}",
+            f"def other():\n    global {name}\n{again}\nother()",
+            f"from vllm.v1.worker.gpu.moved import {name}",
+            "from vllm.v1.worker.gpu.moved import *",
+            f"{name} = {bare}",
+            f"class Other:\n    global {name}\n    {name} = {bare}",
+            f"def other():\n    globals()['{name}'] = {bare}\nother()",
+            f'exec(\'{name} = globals()["{name}"].__dict__.get("__wrapped__", {name})\')',
+            f"{name} = {name}",
+            f"{name} = None",
+            f"{name}: object = None",
+            f"{name} = (lambda old: lambda *a, **k: old(*a, **k))({name})",
+            f"{name} = (lambda old: lambda *a, **k: None)({name})",
+            f"other = {name}\n{name} = other",
+            f"other = {name}",
+            f"def {name}(*args, **kwargs):\n    return None",
+            f"def {name}(*args, old={name}, **kwargs):\n    return old(*args, **kwargs)",
+            f"async def {name}(*args, **kwargs):\n    return None",
+            f"class {name}:\n    pass",
+            f"if True:\n    def {name}(*args, **kwargs):\n        return None",
+            f"try:\n    from vllm.other import {name}\nexcept ImportError:\n    pass",
+            f"from vllm.other import {name}",
+            "from vllm.other import *",
+            f"import math as {name}",
+            f"for {name} in (None,):\n    pass",
+            f"with torch.other as {name}:\n    pass",
+            f"({name} := None)",
+            f"{name}, other = None, None",
+            f"del {name}",
+            f"globals()['{name}'] = None",
+            f"exec('{name} = None')",
+            f"def other():\n    global {name}\n    {name} = None\nother()",
+            f"def other():\n    global {name}\n    def {name}(*args, **kwargs): ...\nother()",
+            f"def other(old):\n    globals()['{name}'] = lambda *a, **k: None\nother({name})",
+            f"def other():\n    vars(__import__('sys').modules[__name__])['{name}'] = 1\nother()",
+            f"class Other:\n    global {name}\n    {name} = None",
+            f"class Other:\n    {name} = None",
+        ]
+    )
+    return Change(_with_line(spot, new), beside={"moved.py": spot.source.text})
+
+
+@kind("function")
+def function_decorated(spot: Spot) -> str:
+    """Once or twice, above or below what is there."""
+    _top(spot)
+    lines = list(spot.source.lines)
+    for _ in range(spot.rng.randint(1, 2)):
+        new = spot.rng.choice(
+            [
+                "(lambda function: function)",
+                "(lambda function: lambda *args, **kwargs: function(*args, **kwargs))",
+                "(lambda function: lambda *args, **kwargs: None)",
+                "(lambda function: None)",
+                "torch.no_grad()",
+                "torch.inference_mode()",
+                "torch.compile",
+                "staticmethod",
+                "checked",
+                "(checked)",
+                "checked()",
+                "contract.checked",
+            ]
+        )
+        first = spot.source.lines_of(spot.method)[0]
+        lines.insert(spot.rng.choice([first, spot.method.lineno - 1]), f"@{new}")
+    return "\n".join(lines)
+
+
+@kind("function")
+def function_in_a_branch(spot: Spot) -> str:
+    _top(spot)
+    return spot.source.around(
+        [spot.method],
+        spot.rng.choice(
+            [
+                "if True:\n    @",
+                "if False:\n    @",
+                "if torch.other:\n    @",
+                "try:\n    @\nfinally:\n    pass",
+                "for _ in (0,):\n    @",
+                "class Outer:\n    @",
+                f"def outer():\n    global {spot.method.name}\n    @\nouter()",
+                f"def outer():\n    @\n    return {spot.method.name}\n{spot.method.name} = outer()",
+            ]
+        ),
+    )
+
+
+@kind("function")
+def function_renamed(spot: Spot) -> Change | str:
+    """And what is called so then is it, a wrapper of it, or nothing."""
+    name = _top(spot)
+    text = re.sub(rf"\b{name}\b", f"{name}_v2", spot.source.text)
+    new = spot.rng.choice(
+        [
+            "",
+            f"{name} = {name}_v2",
+            f"def {name}(*args, **kwargs):\n    return {name}_v2(*args, **kwargs)",
+            f"def {name}(**kwargs):\n    return {name}_v2(**kwargs)",
+            f"class {name}:\n    def __new__(cls, **kwargs):\n        return {name}_v2(**kwargs)",
+        ]
+    )
+    if not new:
+        return Change(text, {f"{spot.path}:{name}": f"{name}_v2"})
+    return f"{text}\n\n{new}\n"
+
+
+@kind("function")
+def function_to_another_file(spot: Spot) -> Change:
+    """Alone, with all beside it, or with another one left behind."""
+    name = _top(spot)
+    if spot.rng.random() < 0.3:
+        return Change(spot.source.text, {spot.path: f"{spot.path.rpartition('/')[0]}/moved.py"})
+    left = spot.rng.choice(
+        [
+            f"from vllm.v1.worker.gpu.moved import {name}\n",
+            "from vllm.v1.worker.gpu.moved import *\n",
+            f"from vllm.v1.worker.gpu import moved\n\n\ndef {name}(**kwargs):\n"
+            f"    return moved.{name}(**kwargs)\n",
+        ]
+    )
+    return Change(left, beside={"moved.py": spot.source.text})
+
+
+@kind("function")
+def decorator_imported(spot: Spot) -> str:
+    """What the decorator is called is something already, in one way or another."""
+    _top(spot)
+    contract = "vllm.v1.worker.gpu.attn_metadata_contract"
+    new = spot.rng.choice(
+        [
+            f"from {contract} import checked",
+            f"from {contract} import checked\nfrom {contract} import checked",
+            f"from {contract} import check_metadata, checked",
+            f"from {contract} import check_metadata as checked",
+            f"from {contract} import checked as check",
+            f"from {contract} import *",
+            f"import {contract}",
+            f"import {contract} as checked",
+            f"import {contract} as contract",
+            "from vllm.v1.worker.gpu import attn_metadata_contract as checked",
+            "from .attn_metadata_contract import checked",
+            "from vllm.other import checked",
+            f"if True:\n    from {contract} import checked",
+            f"if False:\n    from {contract} import checked",
+            f"try:\n    from {contract} import checked\nexcept ImportError:\n    pass",
+            f"from {contract} import checked; other = 1",
+            f"from {contract} import checked\nchecked = (lambda function: function)",
+            f"from {contract} import checked\ndel checked",
+            "def checked(function):\n    return function",
+            "checked = None",
+            "class Other:\n    checked = None",
+            "def other(checked):\n    return checked",
+        ]
+    )
+    return _with_line(spot, new)
+
+
+@kind("function", harmless=True)
+def imports_in_another_order(spot: Spot) -> str:
+    """And with comments and blank lines between them."""
+    _top(spot)
+    found = [
+        node
+        for node in spot.source.tree.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vllm")
+    ]
+    codes = [ast.unparse(node) for node in found]
+    spot.rng.shuffle(codes)
+    gaps = ["", "", "\n", "\n\n", "# a note\n", "\n# a note\n"]
+    return spot.source.replaced(
+        *(
+            (*spot.source.span(node), spot.rng.choice(gaps) + code)
+            for node, code in zip(found, codes, strict=True)
+        )
+    )
+
+
+@kind("function")
+def imports_of_another_form(spot: Spot) -> str:
+    """Those of vLLM relative, in a branch, or of its modules alone."""
+    _top(spot)
+    form = spot.rng.choice(["relative", "branch", "module"])
+    edits = []
+    for node in spot.source.tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vllm"):
+            code = ast.unparse(node)
+            new = {
+                "relative": code.replace("from vllm.v1.worker.gpu.", "from ."),
+                "branch": f"if True:\n    {code}",
+                "module": f"import {node.module}",
+            }[form]
+            edits.append((*spot.source.span(node), new))
+    return spot.source.replaced(*edits)
+
+
+# Metadata that a method makes itself.
+
+
+@kind("metadata")
+def metadata_afterwards(spot: Spot) -> str | None:
+    """Something is done with it, or it is another one, before a builder gets it."""
+    found = [
+        one
+        for one in spot.method.body
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "common_attn_metadata"
+    ]
+    statement = spot.some(found)
+    if statement is None:
+        return None
+    metadata = "common_attn_metadata"
+    new = spot.rng.choice(
+        [
+            f"{metadata}.max_seq_len = 1",
+            f"{metadata} = {metadata}",
+            f"{metadata} = self.device.replace({metadata}, max_seq_len=1)",
+            f"{metadata}: object = {metadata}",
+            f"if for_capture:\n    {metadata} = None",
+            f"other = {metadata}",
+            f"other = {metadata}\nother.max_seq_len = 1",
+            f"{metadata}, other = {metadata}, None",
+            f"self.encoder_attn_groups[0].get_metadata_builder(0).build(0, {metadata})",
+            f"[group.get_metadata_builder(0).build(0, {metadata}) for group in ()]",
+            f"def build(builder):\n    return builder.build(0, {metadata})",
+            f"for_capture = not for_capture\nother = {metadata}",
+            "self.encoder_attn_groups = []",
+            "self.encoder_attn_groups = list(self.encoder_attn_groups)",
+        ]
+    )
+    behind = spot.method.body[spot.method.body.index(statement) :][: spot.rng.randint(1, 2)]
+    return spot.source.around(behind, f"@\n{new}")
+
+
+@kind("metadata")
+def metadata_checked(spot: Spot) -> str | None:
+    """The check in another form, right or nearly so."""
+    statement = spot.statement(top=True)
+    if statement is None or "common_attn_metadata" not in spot.source.code(spot.method):
+        return None
+    check = "check_metadata(common_attn_metadata, self.encoder_attn_groups, for_capture)"
+    new = spot.rng.choice(
+        [
+            check,
+            check,
+            check,
+            f"if for_capture:\n    {check}",
+            f"if not for_capture:\n    {check}",
+            f"if self.encoder_attn_groups:\n    {check}",
+            f"if self.device is None:\n    return {{}}\n{check}",
+            f"other = {check}",
+            f"(lambda: {check})()",
+            f"lambda: {check}",
+            f"{check} if for_capture else None",
+            f"for _ in ():\n    {check}",
+            check.replace("for_capture)", "False)"),
+            check.replace("(common_attn_metadata", "(None"),
+            check.replace("for_capture)", "for_capture=for_capture)"),
+            f"groups = self.encoder_attn_groups\n{check.replace('self.encoder_attn_', '')}",
+            f"check_metadata = print\n{check}",
+            f"{check}\n{check}",
+        ]
+    )
+    source = spot.rng.choice(["attn_metadata_contract", "attn_metadata_contract", "other"])
+    line = f"from vllm.v1.worker.gpu.{source} import check_metadata\n"
+    text = spot.source.around([statement], spot.rng.choice(["{}\n@", "@\n{}"]).format(new))
+    return text.replace("import torch\n", f"import torch\n{line}", 1)

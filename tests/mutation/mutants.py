@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mrv2_fixes import known, plan, series
@@ -13,7 +13,7 @@ from mrv2_fixes.plan import State
 from . import kinds, oracle
 from .kinds import HARMLESS, KINDS, Change
 from .source import METHODS, Source, Spot
-from .world import PACKAGE
+from .world import CONTRACT, PACKAGE
 
 # The files that the edits look at, by the releases that have them.
 TOUCHED = {
@@ -23,6 +23,8 @@ TOUCHED = {
     "spec_decode/speculator.py",
     "spec_decode/autoregressive/speculator.py",
     "spec_decode/target_dependent_ar/speculator.py",
+    "attn_utils.py",
+    "model_states/encoder_only.py",
 }
 TRIES = 40
 
@@ -82,10 +84,10 @@ def mutant(release: str, files: Mapping[str, bytes], path: str, seed: int) -> Mu
             break
         if spot is None:
             break
-        chosen = rng.choice(KINDS[rng.choice(sorted(KINDS))])
+        chosen = rng.choice(KINDS[rng.choice(_groups(spot))])
         try:
             made = chosen(spot)
-        except (SyntaxError, ValueError, IndexError):
+        except (SyntaxError, ValueError, LookupError):
             # The place is not one for this kind, as after another.
             continue
         change = Change(made) if isinstance(made, str) else made
@@ -96,9 +98,23 @@ def mutant(release: str, files: Mapping[str, bytes], path: str, seed: int) -> Mu
         names.update(change.names)
         beside = {f"{path.rpartition('/')[0]}/{name}": new for name, new in change.beside.items()}
         near.update((name, new.encode()) for name, new in beside.items())
+    if path == oracle.ENCODER and {"applied", "half_applied", "metadata_checked"} & {*done}:
+        # Its other half is in too.
+        (outcome,) = known.releases()[release].outcomes[oracle.UTILS].values()
+        near[oracle.UTILS] = outcome.of(files[oracle.UTILS])
     near.pop(path)
+    module = CONTRACT.rpartition(".")[2].encode()
+    if any(module in one for one in (text.encode(), near.get(oracle.UTILS, b""))):
+        near |= series.load().patch(oracle.CHECK).installed()
     near[names.get(path, path)] = text.encode()
     return Mutant(release, path, seed, tuple(done), near, names)
+
+
+def _groups(spot: Spot) -> list[str]:
+    """The groups of kinds to choose from; half of the changes are of the place's own group."""
+    own = "function" if spot.class_ is None else "metadata" if spot.path == oracle.ENCODER else ""
+    common = [group for group in sorted(KINDS) if group not in ("function", "metadata")]
+    return [*common, *([own] * len(common) if own else [])]
 
 
 def _start(
@@ -116,10 +132,12 @@ def _start(
 
 
 def _spot(source: Source, rng: random.Random, path: str) -> Spot | None:
-    owners = list(source.classes())
+    owners: list[ast.ClassDef | ast.FunctionDef] = [*source.classes(), *source.functions()]
     if not owners:
         return None
     owner = rng.choice(owners)
+    if isinstance(owner, ast.FunctionDef):
+        return Spot(source, rng, path, None, owner)
     methods = [node for node in owner.body if isinstance(node, ast.FunctionDef)]
     near = [node for node in methods if node.name in METHODS]
     if not methods:
@@ -130,8 +148,7 @@ def _spot(source: Source, rng: random.Random, path: str) -> Spot | None:
 
 def judge(mutant: Mutant, patches: Sequence[series.Patch]) -> Verdict:
     """What the plan says of a mutant, and what is wrong with that."""
-    if "spec_decode" in mutant.path:
-        patches = [patch for patch in patches if patch.slug == oracle.BATCH]
+    patches = [patch for patch in patches if patch.slug in _concerned(mutant.path)]
     made = plan.make(patches, mutant.files)
     wrong = oracle.judge(mutant.files, made, mutant.names)
     # The plan itself has asked every edit again, of the trees; this asks of the bytes, of some.
@@ -147,6 +164,15 @@ def judge(mutant: Mutant, patches: Sequence[series.Patch]) -> Verdict:
     concerned = [step for step in made.steps if step.state is not State.NOT_AFFECTED]
     states = tuple(f"{step.patch.slug} {step.state.value}" for step in concerned)
     return Verdict(states, tuple(wrong))
+
+
+def _concerned(path: str) -> Collection[str]:
+    """The patches that are about a file."""
+    if path in oracle.RIGHT[oracle.CHECK]:
+        return [oracle.CHECK]
+    if "spec_decode" in path:
+        return [oracle.BATCH]
+    return [oracle.BATCH, oracle.FORWARD, oracle.GATE]
 
 
 def group(name: str) -> str:

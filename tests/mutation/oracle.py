@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -17,15 +17,22 @@ from typing import Any
 from mrv2_fixes import plan, series
 from mrv2_fixes.plan import State
 
-from .world import PACKAGE, Lengths, Longest, Thing, World, key
+from .world import METADATA, PACKAGE, Lengths, Longest, Thing, World, key
 
 BATCH, FORWARD, GATE = (patch.slug for patch in series.load().core)
+CHECK = "check-attn-metadata"
 HYBRID = PACKAGE + "model_states/mamba_hybrid.py"
 DEFAULT = PACKAGE + "model_states/default.py"
 EAGLE = PACKAGE + "spec_decode/eagle/speculator.py"
+UTILS = PACKAGE + "attn_utils.py"
+ENCODER = PACKAGE + "model_states/encoder_only.py"
 # The maximum of the model; one batch is so near it that the draft steps would go beyond.
 MAX_MODEL_LEN = 1000
 STEPS = 3
+PARAMETERS = [
+    *("num_reqs", "num_tokens", "query_start_loc_gpu", "query_start_loc_cpu", "max_query_len"),
+    *("seq_lens", "max_seq_len", "block_tables", "slot_mappings", "kv_cache_config"),
+]
 # What `set_attn` and `load_model` give a speculator.
 GIVEN_LATER = ["draft_attn_layer_names", "attn_groups", "kv_cache_config", "block_tables", "model"]
 
@@ -68,15 +75,17 @@ DRAFTS = [
     Case((SHORT, LONG, (4, 3, 0, 0)), speculative=STEPS),
     Case((LONG, SHORT), speculative=1),
 ]
+BUILDS = [Case((SHORT,)), Case((SHORT,), capture=True)]
 
 
 @dataclass
 class Seen:
     """What one case was seen to do.
 
-    given: what each call of `build_attn_metadata` got. did: the notes of the Things, and what was
-    raised. bound: the batch's own. model, speculative: what the object takes for the
-    model's maximum and the number of speculative tokens.
+    given: what each call of `build_attn_metadata` got, or each builder. did: the notes of the
+    Things, and what was raised. bound: the batch's own. checked: what the check is to get, but for
+    the metadata. model, speculative: what the object takes for the model's maximum and the number
+    of speculative tokens.
     limit: the speculator's `draft_max_seq_len` before the first batch. limits: what it is to be for
     a batch, by what the speculator then takes for the steps and the model's maximum.
     """
@@ -89,6 +98,7 @@ class Seen:
     limits: dict[tuple[int, ...], int] = field(default_factory=dict)
     limit: object = None
     bound: object = None
+    checked: Any = None
 
 
 def _config(log: list[Any], speculative: int) -> Thing:
@@ -178,16 +188,53 @@ def _draft(world: World, names: Names, case: Case, seen: Seen) -> None:
             build.setdefault("-", lengths)
 
 
+def _build(world: World, names: Names, case: Case, seen: Seen) -> None:
+    log = world.log
+    name = names.get(f"{UTILS}:build_attn_metadata", "build_attn_metadata")
+    build = getattr(world.module(METADATA), name)
+    arguments = {
+        "attn_groups": [[world.group("one"), world.group("two")], [world.group("three")]],
+        "for_cudagraph_capture": case.capture,
+    }
+    for parameter in PARAMETERS:
+        arguments[parameter] = Thing(log, parameter)
+    if "for_cudagraph_capture" not in world.parameters:
+        del arguments["for_cudagraph_capture"]
+    del log[:]
+    seen.checked = key(((), arguments))
+    seen.did.append(key(build(**arguments)))
+
+
+def _encoder(world: World, names: Names, case: Case, seen: Seen) -> None:
+    log = world.log
+    module = world.module(ENCODER.removesuffix(".py").replace("/", "."))
+    made = getattr(module, names.get("EncoderOnlyModelState", "EncoderOnlyModelState"))
+    state = made(_config(log, 0), Thing(log, "model"), None, Thing(log, "gpu"))
+    groups = state.encoder_attn_groups = [world.group("one"), world.group("two")]
+    del log[:]
+    seen.checked = key((groups, case.capture))
+    modes = world.module("vllm.config.compilation").CUDAGraphMode
+    arguments = [
+        _batch(log, case, case.lengths[0]),
+        modes.NONE,
+        *_things(log, "block_tables slot_mappings attn_groups kv_cache_config"),
+    ]
+    seen.did.append(key(state.prepare_attn(*arguments, for_capture=case.capture)))
+    world.builds[:] = [build for build in world.builds if "checked" in build]
+
+
 SUBJECTS = {
     HYBRID: (STATES, _state(HYBRID, "MambaHybridModelState")),
     DEFAULT: (STATES, _state(DEFAULT, "DefaultModelState")),
     EAGLE: (DRAFTS, _draft),
+    UTILS: (BUILDS, _build),
+    ENCODER: (BUILDS, _encoder),
 }
 
 
-def behaviour(files: Files, names: Names) -> dict[str, list[Seen]]:
-    """What each subject that is there does, for each of its cases."""
-    moved = {names.get(path, path): path for path in SUBJECTS}
+def behaviour(files: Files, names: Names, subjects: Collection[str]) -> dict[str, list[Seen]]:
+    """What each of the subjects that is there does, for each of its cases."""
+    moved = {names.get(path, path): path for path in subjects}
     here = [path for path in moved if path in files]
     restored = {moved.get(path, path): text for path, text in files.items()}
     found: dict[str, list[Seen]] = {}
@@ -196,7 +243,7 @@ def behaviour(files: Files, names: Names) -> dict[str, list[Seen]]:
         found[path] = []
         for case in cases:
             seen = Seen()
-            world = World(restored)
+            world = World(restored, utils=path == UTILS)
             try:
                 run(world, names, case, seen)
             except Exception as error:  # whatever the code raises is what it does
@@ -243,11 +290,23 @@ def _gated(case: Case, seen: Seen) -> bool:
     )
 
 
+def _call_checked(case: Case, seen: Seen) -> bool:
+    return all(build["checked"] == [seen.checked] for build in seen.given)
+
+
+def _metadata_checked(case: Case, seen: Seen) -> bool:
+    def given(build: Mapping[str, Any]) -> object:
+        return build.get("common_attn_metadata", build["args"][-1] if build["args"] else None)
+
+    return all(build["checked"] == [(key(given(build)), *seen.checked)] for build in seen.given)
+
+
 Right = Callable[[Case, Seen], bool]
 RIGHT: dict[str, dict[str, Right]] = {
     BATCH: {HYBRID: _batch_maximum, DEFAULT: _bare_maximum, EAGLE: _draft_maximum},
     FORWARD: {HYBRID: _forwarded},
     GATE: {HYBRID: _gated},
+    CHECK: {UTILS: _call_checked, ENCODER: _metadata_checked},
 }
 # The names that a patch adds to a file, and -1 for one that it takes away.
 ADDS: dict[tuple[str, str], dict[str, int]] = {
@@ -260,8 +319,19 @@ ADDS: dict[tuple[str, str], dict[str, int]] = {
     (BATCH, EAGLE): {"draft_max_seq_len": 3, "self": 5, "max_model_len": 1, "min": 1,
                      "input_batch": 1, "seq_lens_cpu_upper_bound": 1, "num_reqs": 1, "max": 1,
                      "item": 1, "num_speculative_steps": 1},
+    (CHECK, UTILS): {"import checked": 1, "checked": 1},
+    (CHECK, ENCODER): {"import check_metadata": 1, "check_metadata": 1, "common_attn_metadata": 1,
+                       "self": 1, "encoder_attn_groups": 1, "for_capture": 1},
 }  # fmt: skip
-OWN = ["seq_lens_cpu_upper_bound=", "num_speculative_tokens", "draft_max_seq_len", "int", "min"]
+OWN = [
+    "seq_lens_cpu_upper_bound=",
+    "num_speculative_tokens",
+    "draft_max_seq_len",
+    "int",
+    "min",
+    "checked",
+    "check_metadata",
+]
 # How many lines of a file a patch changes at most; a call that stands on a line goes in one.
 LINES = 6
 
@@ -272,8 +342,9 @@ def judge(files: Files, made: plan.Plan, names: Names | None = None) -> list[str
     names: what a class, a method or a file of the release is called in `files`.
     """
     names = names or {}
-    before = behaviour(files, names)
-    after = behaviour({**files, **made.after}, names) if made.after else before
+    subjects = {subject for step in made.steps for subject in RIGHT[step.patch.slug]}
+    before = behaviour(files, names, subjects)
+    after = behaviour({**files, **made.after}, names, subjects) if made.after else before
     wrong = []
     for step in made.steps:
         wrong += [f"{step.patch.slug}: {line}" for line in _judge(step, files, before, after)]
@@ -292,7 +363,7 @@ def _judge(
     """What is wrong with one patch's state."""
     if step.state in (State.DRIFTED, State.TAMPERED):
         named = step.detail.partition(":")[0].partition(",")[0]
-        return [] if named in files or named in step.patch.header.touches else [
+        return [] if named in files or named in step.patch.paths else [
             f"drift names no file: {step.detail}"
         ]  # fmt: skip
     wrong = []
@@ -353,6 +424,8 @@ def _rest(needed: list[str], subject: str, build: Mapping[str, Any]) -> Any:
     left = dict(build)
     if BATCH in needed:
         left.pop("max_seq_len", None)
+    if CHECK in needed:
+        left.pop("checked", None)
     if subject == HYBRID and FORWARD in needed:
         left.pop("seq_lens_cpu_upper_bound", None)
     if subject == HYBRID and GATE in needed:
@@ -365,15 +438,21 @@ def _text(needed: list[str], made: plan.Plan) -> list[str]:
     """Whether the texts have just the names that the patches add, and every line but theirs."""
     wrong = []
     for path, text in made.after.items():
+        if path not in made.before:
+            continue  # a module of the series
         try:
             grown = Counter(names_in(text))
+            there = names_in(made.before[path])
         except (SyntaxError, ValueError) as error:
             wrong.append(f"{path} does not compile: {error}")
             continue
-        grown.subtract(names_in(made.before[path]))
+        grown.subtract(there)
         wanted: Counter[str] = Counter()
         for slug in needed:
             wanted.update(ADDS.get((slug, path), {}))
+        for name in there:
+            if name.startswith("import "):
+                wanted.pop(name, None)  # one is enough
         grew = Counter({name: count for name, count in grown.items() if count})
         if any(count < 0 and name != "int" for name, count in grew.items()):
             # What was there went by another name, so that only the patches' own names tell.
@@ -398,7 +477,7 @@ def _comments(source: bytes) -> Counter[bytes]:
 
 @lru_cache(maxsize=64)
 def names_in(source: bytes) -> tuple[str, ...]:
-    """Every identifier of a source, as often as it is there; a keyword with a ``=``."""
+    """Every name of a source, as often as it is used there; keyword and import as such."""
     found = []
     tree = ast.parse(source)
     compile(tree, "-", "exec", dont_inherit=True)
@@ -409,4 +488,6 @@ def names_in(source: bytes) -> tuple[str, ...]:
             found.append(node.attr)
         elif isinstance(node, ast.keyword):
             found.append(f"{node.arg}=")
+        elif isinstance(node, ast.alias):
+            found.append(f"import {node.name}")
     return tuple(found)

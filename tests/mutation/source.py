@@ -16,7 +16,9 @@ CLASSES = [
     "AutoRegressiveSpeculator",
     "TargetDependentARSpeculator",
     "DraftModelSpeculator",
+    "EncoderOnlyModelState",
 ]
+FUNCTIONS = ["build_attn_metadata"]
 METHODS = [
     "prepare_attn",
     "propose",
@@ -25,8 +27,9 @@ METHODS = [
     "_build_attn_metadata",
     "multi_step_decode",
     "_multi_step_decode",
+    "_build_encoder_attn_metadata",
 ]
-CALLS = ["build_attn_metadata", "MambaHybridAttnMetadata"]
+CALLS = ["build_attn_metadata", "MambaHybridAttnMetadata", "CommonAttentionMetadata"]
 # What the edits and the code about their places speak of.
 RELATED = [
     *CALLS,
@@ -41,6 +44,8 @@ RELATED = [
     "draft_max_seq_len",
     "num_speculative_steps",
     "input_batch",
+    "common_attn_metadata",
+    "encoder_attn_groups",
 ]
 
 Edit = tuple[int, int, str]
@@ -110,15 +115,23 @@ class Source:
             if isinstance(node, ast.ClassDef) and node.name in CLASSES:
                 yield node
 
+    def functions(self) -> Iterator[ast.FunctionDef]:
+        for node in self.tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS:
+                yield node
+
 
 @dataclass
 class Spot:
-    """A method that an edit looks at, in a source that is to be changed."""
+    """A method that an edit looks at, in a source that is to be changed.
+
+    class_: the class that it is in; None for a function at the top level.
+    """
 
     source: Source
     rng: random.Random
     path: str
-    owner: ast.ClassDef
+    class_: ast.ClassDef | None
     method: ast.FunctionDef
     statements: list[ast.stmt] = field(default_factory=list)
 
@@ -129,6 +142,18 @@ class Spot:
             for node in ast.walk(outer)
             if isinstance(node, ast.stmt) and self._alone(node)
         ]
+
+    @property
+    def owner(self) -> ast.ClassDef:
+        """The class. Raises LookupError where there is none."""
+        if self.class_ is None:
+            raise LookupError(f"{self.method.name} is in no class")
+        return self.class_
+
+    @property
+    def indent(self) -> str:
+        """Of the method itself."""
+        return self.source.indent(self.method)
 
     def _alone(self, node: ast.stmt) -> bool:
         line = self.source.lines[node.lineno - 1]

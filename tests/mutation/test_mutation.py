@@ -18,7 +18,7 @@ from mrv2_fixes.targets import folder
 
 from ..program.conftest import Source, published
 from . import mutants, oracle
-from .oracle import BATCH, DEFAULT, EAGLE, FORWARD, GATE, HYBRID
+from .oracle import BATCH, CHECK, DEFAULT, EAGLE, ENCODER, FORWARD, GATE, HYBRID, UTILS
 from .world import PACKAGE
 
 __all__ = ["published"]
@@ -47,7 +47,7 @@ def test_every_outcome_is_right(published: Source, release: str, name: str) -> N
     wrong = []
     for seed in range(SEEDS[release]):
         mutant = mutants.mutant(release, files, PACKAGE + name, seed)
-        verdict = mutants.judge(mutant, series.load().core)
+        verdict = mutants.judge(mutant, series.load().patches)
         wrong += [f"seed {seed} ({', '.join(mutant.kinds)}): {line}" for line in verdict.wrong]
     assert not wrong, "\n".join(wrong)
 
@@ -59,7 +59,7 @@ def test_every_patch_is_judged() -> None:
 @pytest.mark.parametrize("release", known.releases())
 def test_a_release_as_published_is_judged_right(published: Source, release: str) -> None:
     files = folder.read(published(release)).files
-    assert not oracle.judge(files, plan.make(series.load().core, files))
+    assert not oracle.judge(files, plan.make(series.load().patches, files))
 
 
 def test_a_seed_gives_the_same_mutant_each_time(published: Source) -> None:
@@ -149,11 +149,71 @@ def test_the_oracle_sees_what_an_edit_gets_wrong(
     change: Callable[[bytes], bytes],
     says: str,
 ) -> None:
+    assert_seen(fixed, why, file, change, says)
+
+
+def assert_seen(
+    fixed: tuple[dict[str, bytes], plan.Plan],
+    why: str,
+    file: str,
+    change: Callable[[bytes], bytes],
+    says: str,
+) -> None:
+    """The oracle says so of the plan, when one of its files is changed."""
     files, made = fixed
     assert not oracle.judge(files, made)
     spoilt = msgspec.structs.replace(made, after={**made.after, file: change(made.after[file])})
     wrong = oracle.judge(files, spoilt)
     assert any(says in line for line in wrong), f"{why}: {wrong}"
+
+
+STATEMENT = r"^        check_metadata\(.*\n"
+# The same for the check, of 0.32.0.
+UNCHECKED = [
+    ("decorator forgotten", UTILS, sub("^@checked\n", ""), f"{CHECK}: needed, and wrong"),
+    ("import forgotten", UTILS, sub("^from .* import checked\n", ""), "does something else"),
+    ("decorated twice", UTILS, sub("^@checked\n", r"\g<0>\g<0>"), f"{CHECK}: needed, and wrong"),
+    ("another one decorated", UTILS,
+     lambda text: sub("^def build_slot", r"@checked\n\g<0>")(sub("^@checked\n", "")(text)),
+     f"{CHECK}: needed, and wrong"),
+    ("another name imported", UTILS,
+     sub("import checked$", "import checked, check_metadata as check"),
+     "has other names more or less"),
+    ("statement forgotten", ENCODER, sub(STATEMENT, ""), f"{CHECK}: needed, and wrong"),
+    ("statement twice", ENCODER, sub(STATEMENT, r"\g<0>\g<0>"), f"{CHECK}: needed, and wrong"),
+    ("behind the builders", ENCODER,
+     lambda text: sub(r"^        return attn_metadata\n\Z",
+                      "        check_metadata(common_attn_metadata, self.encoder_attn_groups, "
+                      r"for_capture)\n\g<0>")(sub(STATEMENT, "")(text)),
+     f"{CHECK}: needed, and wrong"),
+    ("only at capture", ENCODER,
+     sub("^        check_", "        if for_capture:\n            check_"),
+     f"{CHECK}: needed, and wrong"),
+    ("capture told otherwise", ENCODER,
+     sub(r"groups, for_capture\)\n", "groups, not for_capture)\n"), f"{CHECK}: needed, and wrong"),
+    ("other groups", ENCODER, sub(r"a, self\.encoder_attn_groups, for", "a, [], for"),
+     f"{CHECK}: needed, and wrong"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checked(published: Source) -> tuple[dict[str, bytes], plan.Plan]:
+    """The files of 0.32.0, and the plan of the check."""
+    files = dict(folder.read(published("0.32.0")).files)
+    return files, plan.make([series.load().patch(CHECK)], files)
+
+
+@pytest.mark.parametrize(
+    ("why", "file", "change", "says"), UNCHECKED, ids=[row[0] for row in UNCHECKED]
+)
+def test_the_oracle_sees_what_is_not_checked(
+    checked: tuple[dict[str, bytes], plan.Plan],
+    why: str,
+    file: str,
+    change: Callable[[bytes], bytes],
+    says: str,
+) -> None:
+    assert_seen(checked, why, file, change, says)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 """A vLLM's V2 runner run without torch: what it imports is a `Thing` that notes what is done to it.
 
-Only the model states and the speculators run, under Python's own modules; everything else they
-import, numpy and torch included, is a `Thing`. Two runs did the same when their notes are equal.
+Only the model states and the speculators run, or what they build attention metadata with, under
+Python's own modules; everything else they import, numpy and torch included, is a `Thing`. Two runs
+did the same when their notes are equal.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import importlib.util
 import re
 import sys
@@ -18,7 +20,8 @@ from typing import Any
 
 PACKAGE = "vllm/v1/worker/gpu/"
 METADATA = "vllm.v1.worker.gpu.attn_utils"
-RUNS = re.compile(PACKAGE + r"(model_states/\w+|spec_decode/(\w+/)?\w*speculator)\.py")
+CONTRACT = "vllm.v1.worker.gpu.attn_metadata_contract"
+RUNS = re.compile(PACKAGE + r"(model_states/\w+|spec_decode/(\w+/)?\w*speculator|moved)\.py")
 MAPPED = ("int", "float", "str", "bool", "bytes", "NoneType")
 
 
@@ -160,12 +163,15 @@ class World:
     """The modules of one vLLM, run as they are imported.
 
     files: path below the root to source.
-    log: what was done to the Things. builds: what each call of `build_attn_metadata` was given.
+    utils: whether `build_attn_metadata` runs, or something in its place that notes what it gets.
+    log: what was done to the Things. builds: what each call of `build_attn_metadata`, or of a
+    builder that `group` gives, was given. checks: what the check of it was given until then.
     """
 
-    def __init__(self, files: Mapping[str, bytes]) -> None:
+    def __init__(self, files: Mapping[str, bytes], *, utils: bool = False) -> None:
         self.log: list[Any] = []
         self.builds: list[dict[str, Any]] = []
+        self.checks: list[Any] = []
         self._files = files
         self._modules: dict[str, Any] = {}
         self._builtins = {
@@ -173,7 +179,11 @@ class World:
             "__import__": self._import,
             "print": lambda *args: self.log.append(("print", key(args))),
         }
-        self._parameters = _parameters(files[PACKAGE + "attn_utils.py"])
+        contract = types.ModuleType(CONTRACT)
+        contract.__dict__.update(checked=self._checked, check_metadata=self._check)
+        self._modules[CONTRACT] = contract
+        if utils:
+            return
         *parents, _last = METADATA.split(".")
         fields: dict[str, Any] = {"build_attn_metadata": self._build}
         for depth in range(len(parents), -1, -1):
@@ -181,11 +191,47 @@ class World:
             self._modules[name] = Thing(self.log, name, **fields)
             fields = {METADATA.split(".")[depth]: self._modules[name]}
 
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Those of the release's own `build_attn_metadata`; LookupError where there is none."""
+        return _parameters(self._files[PACKAGE + "attn_utils.py"])
+
+    def group(self, name: str) -> Thing:
+        """An AttentionGroup whose builder notes in `builds` what it gets."""
+
+        def build(how: str) -> Callable[..., Thing]:
+            def note(*args: Any, **kwargs: Any) -> Thing:
+                self.builds.append({"how": how, "args": args, **kwargs, "checked": [*self.checks]})
+                self.log.append(("build", len(self.builds)))
+                return Thing(self.log, f"metadata {len(self.builds)}")
+
+            return note
+
+        hows = ("build", "build_for_cudagraph_capture")
+        builder = Thing(self.log, f"{name} builder", **{how: build(how) for how in hows})
+        hows = ("build_metadata", "build_metadata_for_cudagraph_capture")
+        own = {how: build(how) for how in hows}
+        return Thing(self.log, name, get_metadata_builder=lambda *_: builder, **own)
+
+    def _checked(self, build: Callable[..., Any]) -> Callable[..., Any]:
+        """In the place of the contract's decorator."""
+
+        @functools.wraps(build)
+        def checked_build(*args: Any, **kwargs: Any) -> Any:
+            self.checks.append(key((args, kwargs)))
+            return build(*args, **kwargs)
+
+        return checked_build
+
+    def _check(self, *args: Any) -> None:
+        """In the place of the contract's `check_metadata`."""
+        self.checks.append(key(args))
+
     def module(self, name: str) -> Any:
         """The module of that name. Whatever its code raises comes out."""
         if name not in self._modules:
             path = name.replace(".", "/") + ".py"
-            if path in self._files and RUNS.fullmatch(path):
+            if path in self._files and (RUNS.fullmatch(path) or name == METADATA):
                 module = types.ModuleType(name)
                 module.__dict__["__builtins__"] = self._builtins
                 self._modules[name] = module
@@ -212,9 +258,9 @@ class World:
 
     def _build(self, *args: Any, **kwargs: Any) -> Thing:
         """In the place of `build_attn_metadata`; takes what the release's own takes."""
-        if len(args) > len(self._parameters) or not set(kwargs) <= set(self._parameters):
+        if len(args) > len(self.parameters) or not set(kwargs) <= set(self.parameters):
             raise TypeError("arguments that build_attn_metadata does not take")
-        given = dict(zip(self._parameters, args, strict=False))
+        given = dict(zip(self.parameters, args, strict=False))
         if set(given) & set(kwargs):
             raise TypeError("an argument of build_attn_metadata given twice")
         self.builds.append({**given, **kwargs})
