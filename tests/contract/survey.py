@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,9 +14,7 @@ from tests.contract.outcome import Outcome
 from tests.contract.scenarios import SCENARIOS
 
 ROOT = series.load().root
-CHECK = "vllm/v1/worker/gpu/attn_metadata_contract.py"
-BUILDS = "vllm/v1/worker/gpu/attn_utils.py"
-MODULE = "vllm.v1.worker.gpu.attn_metadata_contract"
+CHECK = "check-attn-metadata"
 TIMEOUT = 600.0
 
 
@@ -70,28 +67,10 @@ def run(
 
 def checked_tree(environment: engine.Environment, patched: str) -> Path:
     """The release with patches and the check in it, as a folder to import vLLM from."""
-    files = folder.read(environment.site_packages).files
     known = series.load()
-    patches = {"none": (), "core": known.core, "all": known.patches}[patched]
-    made = plan.make(patches, files, version=environment.release)
+    chosen = {"none": (), "core": known.core, "all": known.patches}[patched]
+    patches = dict.fromkeys([*chosen, known.patch(CHECK)])
+    files = folder.read(environment.site_packages).files
+    made = plan.make(list(patches), files, version=environment.release)
     made.check(environment.release)
-    builds = made.after.get(BUILDS, files[BUILDS])
-    changed = {BUILDS: with_check(builds), CHECK: (ROOT / CHECK).read_bytes()}
-    return engine.patched_tree(environment, {**made.after, **changed}, cache.folder())
-
-
-def with_check(source: bytes) -> bytes:
-    """`attn_utils.py` with the check before `build_attn_metadata`."""
-    lines = source.decode().splitlines(keepends=True)
-    body = ast.parse(source).body
-    (build,) = (
-        node
-        for node in body
-        if isinstance(node, ast.FunctionDef) and node.name == "build_attn_metadata"
-    )
-    imported = max(
-        node.end_lineno or 0 for node in body if isinstance(node, (ast.Import, ast.ImportFrom))
-    )
-    lines.insert(build.lineno - 1, "@checked\n")
-    lines.insert(imported, f"from {MODULE} import checked\n")
-    return "".join(lines).encode()
+    return engine.patched_tree(environment, made.after, cache.folder())

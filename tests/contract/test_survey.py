@@ -24,14 +24,22 @@ RUNS: dict[tuple[str, str], tuple[str, ...]] = {
     ("0.24.0", "none"): ("llama", "granite", "mtp, async"),
     ("0.24.0", "core"): (
         *("llama, async", "gemma3, prefix caching", "lfm2, preempted", "granite, all"),
-        *("granite, all, idle", "eagle, preempted", "granite, eagle"),
+        *("granite, all, idle", "eagle, preempted", "granite, eagle", "dflash"),
     ),
     ("0.30.0", "core"): ("lfm2, align", "granite", "eagle, prefix caching", "qwen3_next, mtp"),
     ("0.31.0", "core"): ("deepseek", "lfm2, align, idle", "mtp, async", "draft model, async"),
     ("0.32.0", "core"): (
         *("llama, async", "llama, preempted", "gemma3, prefix caching", "deepseek", "bert"),
         *("lfm2, align", "granite, preempted", "qwen3_next", "qwen3_next, align"),
-        *("eagle, async", "eagle, idle", "mtp", "qwen3_next, mtp", "draft model", "ngram"),
+        *(
+            "eagle, async",
+            "eagle, idle",
+            "mtp",
+            "qwen3_next, mtp",
+            "dflash",
+            "draft model",
+            "ngram",
+        ),
     ),
 }
 Cell = tuple[str, str, str]
@@ -77,8 +85,12 @@ KNOWN = (
     Known("target", "max_seq_len", SpecifierSet("<0.23"), HYBRIDS, ("none",)),
     Known("draft", "max_seq_len", SpecifierSet("<0.23"), EAGLE_AND_MTP, ("none",)),
     Known("target", "num_accepted_tokens", SpecifierSet("<0.25"), ("granite",), ("none",)),
+    Known("target", "num_decode_draft_tokens_cpu", SpecifierSet("<0.25"), ("granite",), ("none",)),
     # The draft's metadata have no bound.
-    Known("draft", "seq_lens_cpu_upper_bound", SpecifierSet("<0.27"), EAGLE_AND_MTP),
+    Known("draft", "seq_lens_cpu_upper_bound", SpecifierSet("<0.27"), (*EAGLE_AND_MTP, "dflash")),
+    # Drafts that go beyond max_model_len.
+    Known("draft", "max_seq_len", SpecifierSet("<0.28"), ("dflash",)),
+    Known("draft", "block_table_tensor", SpecifierSet("<0.28"), ("dflash",)),
     # The host goes on counting tokens that were rejected.
     Known("target", "seq_lens_cpu_upper_bound", SpecifierSet("==0.21.0"), ("eagle",)),
     Known("target", "max_seq_len", SpecifierSet("==0.21.0"), ("eagle",)),
