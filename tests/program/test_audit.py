@@ -80,10 +80,7 @@ DROPPED = {
             *("mm_req_doc_ranges", "dcp_local_seq_lens_cpu_upper_bound"),
             *("req_idx", "fast_prefill"),
         },
-        ENCODER_DECODER: {
-            *("positions", "is_prefilling", "dcp_local_seq_lens_cpu_upper_bound"),
-            *("req_idx", "fast_prefill"),
-        },
+        ENCODER_DECODER: {"positions", "is_prefilling", "fast_prefill"},
     },
 }
 
@@ -414,6 +411,18 @@ RIGHT_LENGTHS = {
         f"""
         self.longest = input_batch.longest
         return build_attn_metadata(self.groups, 1, self.longest, {GIVEN})
+        """,
+        "",
+    ),
+    "the maximum in the branch that left": (
+        f"""
+        longest = self.max_model_len
+        if self.groups:
+            longest = input_batch.longest
+        if not self.groups:
+            return None
+        longest = min(longest, self.max_model_len)
+        return build_attn_metadata(self.groups, 1, longest, {GIVEN})
         """,
         "",
     ),

@@ -35,6 +35,10 @@ WHY_DROPPED = {
     "rswa_prefix_lens": "sliding windows that keep the prompt (R-SWA) lose it",
 }
 
+# Only sparse MLA reads these, with prefill spread over ranks; no model state of such a model is but
+# the default one, or derives from it.
+OF_MLA = {"dcp_local_seq_lens_cpu_upper_bound", "req_idx"}
+
 Rule = Callable[[Tracer], Iterator[Finding]]
 
 
@@ -243,7 +247,7 @@ def fields_dropped(tracer: Tracer) -> Iterator[Finding]:
                             site.function.symbol,
                             Kind.DROPPED,
                             field,
-                            Sure.LOOK,
+                            Sure.LIKELY if guards.capture(field) else Sure.LOOK,
                             why,
                         )
 
@@ -258,9 +262,11 @@ def _is_dropped(
         return False
     if _comes_from_model_state(tracer, field, site, frame, maker):
         return False
+    bases = tracer.source.bases(site.function.owner) if site.function.owner else []
     return any(
         _is_at_hand(tracer, keyword.value, other, site.function)
         for other in siblings
+        if field not in OF_MLA or other.function.owner in bases
         for keyword in other.call.keywords
         if other is not site and keyword.arg == field
     )
