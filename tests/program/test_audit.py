@@ -348,6 +348,19 @@ FORWARDED = {
         """,
         "",
     ),
+    "after a condition that came to mean something else": (
+        f"""
+        bound = None
+        found = self.groups
+        if found:
+            return None
+        found = input_batch
+        if found:
+            bound = input_batch.{BOUND}
+            return build_attn_metadata(self.groups, 1, {LONG}, {BOUND}=bound)
+        """,
+        "",
+    ),
     "set on what was made": (
         f"""
         common = CommonAttentionMetadata(num_reqs=1, max_seq_len={LONG})
@@ -744,6 +757,20 @@ def test_speculative_tensors_are_found_where_nothing_of_speculation_lets_them_in
     files = vllm(SPECULATION.replace("BODY", textwrap.indent(body, " " * 12).lstrip()))
     wrong = [("OneState.prepare_attn", Kind.SPECULATIVE.value, "num_decode_draft_tokens_cpu")]
     assert kinds(files) == ([] if right else wrong)
+
+
+GIVEN_TO_BUILDERS = """
+    class OneState(ModelState):
+        def prepare_attn(self, input_batch, for_capture=False):
+            for group in self.groups:
+                group.build(input_batch, num_accepted_tokens=self.accepted[input_batch.idx_mapping])
+                group.build(input_batch, num_accepted_tokens=None)
+"""
+
+
+def test_speculative_tensors_are_found_in_the_call_of_a_builder() -> None:
+    wrong = [("OneState.prepare_attn", Kind.SPECULATIVE.value, "num_accepted_tokens")]
+    assert kinds(vllm(GIVEN_TO_BUILDERS)) == wrong
 
 
 SIBLINGS = f"""

@@ -93,12 +93,15 @@ class Value:
     @property
     def possible(self) -> bool:
         """Whether no condition on the way contradicts another."""
-        held: dict[str, bool] = {}
+        held: dict[object, bool] = {}
         for guard in self.guards:
             test, holds = guard.test, guard.holds
             while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
                 test, holds = test.operand, not holds
-            if held.setdefault(ast.dump(test), holds) != holds:
+            used = [node.id for node in source.walk(test) if isinstance(node, ast.Name)]
+            # The same words say the same only where their names are what they were.
+            said = (guard.within, ast.dump(test), *(guard.names.get(name) for name in used))
+            if held.setdefault(said, holds) != holds:
                 return False
         return True
 
@@ -315,7 +318,7 @@ class Tracer:
         function = value.frame.function
         for site, outer in self._callers(value):
             place = self.flow(site.function).places.get(site.call)
-            if place is None:
+            if place is None or any(site is one for one, _ in value.path):
                 continue
             for given in self._argument(site, outer, place, name, function, depth - 1):
                 out = given.path[1:] if value.entered else given.path
