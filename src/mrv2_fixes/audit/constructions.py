@@ -1,0 +1,82 @@
+"""Where a vLLM makes attention metadata for Model Runner V2, and what it gives it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mrv2_fixes.audit import guards
+from mrv2_fixes.audit.flow import Place
+from mrv2_fixes.audit.source import RUNNER, Function
+from mrv2_fixes.audit.trace import CallSite, Frame, Tracer, Value
+
+METADATA = "CommonAttentionMetadata"
+BOUND = "seq_lens_cpu_upper_bound"
+LONGEST = "max_seq_len"
+
+
+@dataclass(frozen=True, eq=False)
+class Construction:
+    """A call that makes metadata, as an object of one class runs it.
+
+    whole: whether what it leaves out is missing, not taken over from other metadata.
+    """
+
+    site: CallSite
+    frame: Frame
+    whole: bool
+
+    def values(self, tracer: Tracer, field: str) -> Iterator[Value]:
+        """What `field` may be."""
+        given = any(one.arg == field for one in self.site.call.keywords)
+        later = [] if given else self._set_later(tracer, field)
+        for value in later:
+            yield from tracer.again(value)
+        if given or (self.whole and not later):
+            yield from tracer.argument(self.site, self.frame, field, None)
+
+    def _set_later(self, tracer: Tracer, field: str) -> list[Value]:
+        """What the function sets as `field` of what it made."""
+        definitions = tracer.flow(self.site.function).definitions
+        made = {f"{name}.{field}" for name, one in definitions if one.value is self.site.call}
+        return [
+            Value(one.value, self.frame, one.names, one.guards)
+            for name, one in definitions
+            if name in made
+        ]
+
+
+def constructions(tracer: Tracer) -> Iterator[Construction]:
+    """Everything that makes metadata for V2, or makes it anew with other values."""
+    for site in [*tracer.calls_of(METADATA), *tracer.calls_of("replace")]:
+        keywords = {one.arg for one in site.call.keywords}
+        whole = site.name == METADATA
+        if _is_of_runner(tracer, site.function) and (whole or keywords & {BOUND, LONGEST}):
+            for concrete in tracer.objects_of(site.function):
+                yield Construction(site, Frame(site.function, concrete), whole)
+
+
+def _is_of_runner(tracer: Tracer, function: Function) -> bool:
+    """Whether a function belongs to V2: a model file may also hold an attention backend."""
+    if function.module.path.startswith(RUNNER):
+        return True
+    bases = tracer.source.bases(function.owner) if function.owner else []
+    return any(base.module.path.startswith(RUNNER) for base in bases)
+
+
+def at_capture(tracer: Tracer, value: Value) -> bool:
+    """Whether the way of a value is one of CUDA graph capture alone."""
+    if guards.implied(value.guards, guards.capture, tracer):
+        return True
+    for index, (site, concrete) in enumerate(value.path):
+        if guards.capture(site.function.name):
+            return True
+        for parameter in site.function.parameters:
+            if "capture" in parameter:
+                name = ast.Name(parameter, ast.Load())
+                frame = Frame(site.function, concrete, value.path[index + 1 :])
+                values = list(tracer.follow(name, frame, Place({}, ())))
+                if values and all(guards.is_true(one.node) for one in values):
+                    return True
+    return False

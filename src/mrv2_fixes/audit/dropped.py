@@ -1,0 +1,120 @@
+"""Fields that a method leaves out of the metadata, though its siblings forward them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from mrv2_fixes.audit import guards
+from mrv2_fixes.audit.constructions import BOUND, constructions
+from mrv2_fixes.audit.finding import Finding, Kind, Sure
+from mrv2_fixes.audit.flow import parts
+from mrv2_fixes.audit.source import Class, Function, dotted, walk
+from mrv2_fixes.audit.trace import CallSite, Frame, Tracer
+
+# The parameter that brings what only one kind of model has, and the method that says what.
+OWN, EXTRA = "model_specific_attn_metadata", "get_extra_common_attn_kwargs"
+WHY = {
+    "dcp_local_seq_lens": "MLA and FlashInfer builders take it where context is spread (DCP)",
+    "dcp_local_seq_lens_cpu_upper_bound": "sparse MLA sizes by it where context is spread (DCP)",
+    "fast_prefill": "prefill of layers that share a KV cache is not cut to the logits",
+    "for_cudagraph_capture": "builders take a capture for a batch, and set nothing up for it",
+    "is_prefilling": "builders that ask for it assert it, or take prompts for decodes",
+    "mm_req_doc_ranges": "PrefixLM models attend causally over images",
+    "positions": "DeepSeek V4, MiniMax M3 and CPU encoder-only builders need it",
+    "req_idx": "indexer and sparse MLA take chunks of one request for several (PCP)",
+    "rswa_prefix_lens": "sliding windows that keep the prompt (R-SWA) lose it",
+}
+
+# Only sparse MLA reads these, with prefill spread over ranks; no model state of such a model is but
+# the default one, or derives from it.
+OF_MLA = {"dcp_local_seq_lens_cpu_upper_bound", "req_idx"}
+
+
+def fields_dropped(tracer: Tracer) -> Iterator[Finding]:
+    """What the same method of another class forwards, and this one leaves out though it has it."""
+    makers = {made.site.function for made in constructions(tracer)}
+    for maker in makers:
+        siblings: dict[tuple[str, Class], dict[Function, CallSite]] = {}
+        for site, _ in tracer.callers(maker, None):
+            owner = site.function.owner
+            if owner is not None:
+                root = tracer.source.bases(owner)[-1]
+                siblings.setdefault((site.function.name, root), {})[site.function] = site
+        optional = [one for one in maker.parameters if maker.default(one) is not None]
+        for sites in siblings.values():
+            for site in sites.values():
+                for field in optional:
+                    if field != BOUND and _is_dropped(tracer, field, site, maker, sites.values()):
+                        why = WHY.get(field, "the builders that read it go without")
+                        yield Finding(
+                            site.function.module.path,
+                            site.call.lineno,
+                            site.function.symbol,
+                            Kind.DROPPED,
+                            field,
+                            Sure.LIKELY if guards.capture(field) else Sure.LOOK,
+                            why,
+                        )
+
+
+def _is_dropped(
+    tracer: Tracer, field: str, site: CallSite, maker: Function, siblings: Iterable[CallSite]
+) -> bool:
+    frame = Frame(site.function, site.function.owner)
+    values = list(tracer.argument(site, frame, field, maker))
+    default = maker.default(field)
+    if not values or not all(one.missing or one.node is default for one in values):
+        return False
+    if _comes_from_model_state(tracer, field, site, frame, maker):
+        return False
+    bases = tracer.source.bases(site.function.owner) if site.function.owner else []
+    return any(
+        _is_at_hand(tracer, keyword.value, other, site.function)
+        for other in siblings
+        if field not in OF_MLA or other.function.owner in bases
+        for keyword in other.call.keywords
+        if other is not site and keyword.arg == field
+    )
+
+
+def _comes_from_model_state(
+    tracer: Tracer, field: str, site: CallSite, frame: Frame, maker: Function
+) -> bool:
+    """Whether the metadata of the model's own, given in the same call, brings a field."""
+    for value in tracer.argument(site, frame, OWN, maker):
+        name = dotted(value.node.func) if isinstance(value.node, ast.Call) else ""
+        made = tracer.source.resolve(value.frame.function.module, name) if name else None
+        method = tracer.source.method(made, EXTRA) if isinstance(made, Class) else None
+        if method and any(
+            isinstance(node, ast.Constant) and node.value == field for node in walk(method.node)
+        ):
+            return True
+    return False
+
+
+def _is_at_hand(tracer: Tracer, value: ast.expr, site: CallSite, function: Function) -> bool:
+    """Whether all that an expression at a call is made of is there in another method too."""
+    place = tracer.flow(site.function).places[site.call]
+    owner = function.owner
+    bases = tracer.source.bases(owner) if owner else []
+    attributes = tracer.source.attributes(owner) if owner else set()
+    asserted = {
+        node.id
+        for one in walk(function.node)
+        if isinstance(one, ast.Assert)
+        for node in walk(one)
+        if isinstance(node, ast.Name)
+    }
+    if isinstance(value, ast.Constant):
+        return False
+    for node, names in parts(value, place.names):
+        if isinstance(node, ast.Name) and node.id in site.function.parameters:
+            if node.id not in names and (node.id not in function.parameters or node.id in asserted):
+                return False
+        elif isinstance(node, ast.Attribute) and dotted(node.value) == site.function.itself:
+            # What a class made for itself only its subclasses have.
+            inherited = site.function.owner in bases and node.attr in attributes
+            if not inherited:
+                return False
+    return True
