@@ -39,12 +39,14 @@ MIXED = (
     Request(_tokens(60, 116), 12, step=8),
     Request(_tokens(40, 10), 5, step=8),
 )
-# The second and third find most of their prompt in the cache, beside a fresh one.
+# The later ones find one block, two and three of theirs in the cache, beside a fresh prompt.
 SHARED = (
-    Request(_tokens(1, 100), 4),
-    Request(_tokens(1, 68), 8, step=12),
-    Request(_tokens(200, 20), 6, step=12),
-    Request((*_tokens(1, 96), 250), 6, step=16),
+    Request(_tokens(200, 20), 2),
+    Request(_tokens(1, 100), 6),
+    Request(_tokens(1, 68), 8, step=14),
+    Request(_tokens(1, 40), 6, step=14),
+    Request(_tokens(150, 20), 6, step=14),
+    Request((*_tokens(1, 96), 250), 6, step=18),
 )
 # More tokens than the cache has room for.
 CROWDED = (
@@ -125,7 +127,8 @@ FEW_BLOCKS = {"num_gpu_blocks_override": 6}
 FEW_BLOCKS_AND_STATES = {"num_gpu_blocks_override": 8}
 CACHE = {"enable_prefix_caching": True}
 ALIGN = CACHE | {"mamba_cache_mode": "align"}
-ALL = CACHE | {"mamba_cache_mode": "all"}
+# Blocks hold whole chunks.
+ALL = CACHE | {"mamba_cache_mode": "all", "hf_overrides": {"mamba_chunk_size": 32}}
 ASYNC = {"async_scheduling": True}
 # Encoders ask for a tokenizer, and read a prompt in one step.
 ENCODER = {"skip_tokenizer_init": False, "max_num_batched_tokens": 256}

@@ -71,6 +71,7 @@ def _drafts(*methods: str, of: str = "") -> tuple[str, ...]:
 
 EAGLE_AND_MTP = _drafts("eagle", "mtp")
 HYBRIDS = ("lfm2", "granite")
+IDLE_HYBRIDS = ("lfm2, align, idle", "granite, all, idle")
 NO_BOUND = "assert seq_lens_cpu is not None"
 KNOWN = (
     # The core mends these.
@@ -98,6 +99,8 @@ KNOWN = (
     Known("target", "row order", SpecifierSet("<0.26"), ("granite, eagle",), wrong=True),
     # What the row's last owner had accepted.
     Known("target", "num_accepted_tokens", SpecifierSet("<0.26"), ("granite, eagle",)),
+    # A dummy batch has the blocks of the last real one, and writes its state to the first of them.
+    Known("target", "block_table_tensor", SpecifierSet("<0.27"), IDLE_HYBRIDS, wrong=True),
     # One token more is in the sequences than the bound counts; nobody sets max_seq_len.
     Known("draft", "seq_lens_cpu_upper_bound", SpecifierSet(">=0.31"), _drafts("draft_model")),
     Known("draft", "max_seq_len", SpecifierSet(">=0.31"), _drafts("draft_model")),
