@@ -1,14 +1,16 @@
 """Breaches of the contract of attention metadata in the code of a vLLM, found without running it.
 
-source: which files matter, and what is defined where. flow: what holds where in a function. trace:
-where a value comes from. constructions: what makes metadata. rules and dropped: what is a breach.
+source: which files matter, and what is defined where. calls: who calls what. flow: what holds where
+in a function. trace: where a value comes from. constructions: what makes metadata. rules, dropped:
+what is a breach.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mrv2_fixes.audit import constructions, rules
+from mrv2_fixes.audit import rules
+from mrv2_fixes.audit.constructions import METADATA, constructions
 from mrv2_fixes.audit.finding import Finding
 from mrv2_fixes.audit.source import RUNNER, Source
 from mrv2_fixes.audit.trace import Tracer
@@ -22,10 +24,8 @@ def audit(files: Mapping[str, bytes]) -> list[Finding]:
     Raises TargetUnusable when a file that matters does not parse, or no metadata is made for V2.
     """
     tracer = Tracer(Source(files))
-    if not any(constructions.constructions(tracer)):
-        raise TargetUnusable(
-            f"{RUNNER}: makes no {constructions.METADATA}: audit a vLLM from 0.12.0 on"
-        )
+    if not any(constructions(tracer)):
+        raise TargetUnusable(f"{RUNNER}: makes no {METADATA}: audit a vLLM from 0.12.0 on")
     found: dict[str, Finding] = {}
     for rule in rules.RULES:
         for finding in rule(tracer):

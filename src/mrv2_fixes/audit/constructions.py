@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrv2_fixes.audit import guards
+from mrv2_fixes.audit.calls import CallSite
 from mrv2_fixes.audit.flow import Place
 from mrv2_fixes.audit.source import RUNNER, Function
-from mrv2_fixes.audit.trace import CallSite, Frame, Tracer, Value
+from mrv2_fixes.audit.trace import Frame, Tracer, Value
 
 METADATA = "CommonAttentionMetadata"
 BOUND = "seq_lens_cpu_upper_bound"
@@ -49,11 +50,11 @@ class Construction:
 
 def constructions(tracer: Tracer) -> Iterator[Construction]:
     """Everything that makes metadata for V2, or makes it anew with other values."""
-    for site in [*tracer.calls_of(METADATA), *tracer.calls_of("replace")]:
+    for site in [*tracer.calls.of(METADATA), *tracer.calls.of("replace")]:
         keywords = {one.arg for one in site.call.keywords}
         whole = site.name == METADATA
         if _is_of_runner(tracer, site.function) and (whole or keywords & {BOUND, LONGEST}):
-            for concrete in tracer.objects_of(site.function):
+            for concrete in tracer.calls.objects_of(site.function):
                 yield Construction(site, Frame(site.function, concrete), whole)
 
 

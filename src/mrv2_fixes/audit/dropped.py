@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from mrv2_fixes.audit import guards
+from mrv2_fixes.audit.calls import CallSite
 from mrv2_fixes.audit.constructions import BOUND, constructions
 from mrv2_fixes.audit.finding import Finding, Kind, Sure
 from mrv2_fixes.audit.flow import parts
 from mrv2_fixes.audit.source import Class, Function, dotted, walk
-from mrv2_fixes.audit.trace import CallSite, Frame, Tracer
+from mrv2_fixes.audit.trace import Frame, Tracer
 
 # The parameter that brings what only one kind of model has, and the method that says what.
 OWN, EXTRA = "model_specific_attn_metadata", "get_extra_common_attn_kwargs"
@@ -36,7 +37,7 @@ def fields_dropped(tracer: Tracer) -> Iterator[Finding]:
     makers = {made.site.function for made in constructions(tracer)}
     for maker in makers:
         siblings: dict[tuple[str, Class], dict[Function, CallSite]] = {}
-        for site, _ in tracer.callers(maker, None):
+        for site, _ in tracer.calls.callers(maker, None):
             owner = site.function.owner
             if owner is not None:
                 root = tracer.source.bases(owner)[-1]

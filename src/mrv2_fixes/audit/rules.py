@@ -24,7 +24,7 @@ Rule = Callable[[Tracer], Iterator[Finding]]
 
 def bound_not_forwarded(tracer: Tracer) -> Iterator[Finding]:
     """The bound on the sequence lengths is left out, or None."""
-    if not tracer.calls_by_keyword(BOUND):
+    if not tracer.calls.by_keyword(BOUND):
         return  # from before there was one
     for made in constructions(tracer):
         for value in made.values(tracer, BOUND):
@@ -101,11 +101,11 @@ def _over_estimates(tracer: Tracer, value: Value) -> Iterator[tuple[Value, str]]
             yield from _over_parts(tracer, value, node.right)
     elif name and name.rpartition(".")[0] == value.frame.function.itself:
         attribute, concrete = name.rpartition(".")[2], value.frame.concrete
-        if concrete is None or attribute in tracer.set_from_outside:
+        if concrete is None or attribute in tracer.calls.set_from_outside:
             return
         assigned = tracer.assignments(attribute, concrete)
         renewed = [
-            one for one in assigned if tracer.knows_batch(one.frame.function, concrete, BATCH)
+            one for one in assigned if tracer.calls.knows_batch(one.frame.function, concrete, BATCH)
         ]
         for one in renewed or assigned:
             if one.node is not None:
@@ -134,9 +134,9 @@ def speculative_tensors_not_gated(tracer: Tracer) -> Iterator[Finding]:
 
 def _given_to_builders(tracer: Tracer, tensor: str) -> Iterator[Value]:
     """What builders get by that keyword: in the call, or from the metadata of the model's own."""
-    for site in tracer.calls_by_keyword(tensor):
+    for site in tracer.calls.by_keyword(tensor):
         if site.name.startswith("build"):
-            for concrete in tracer.objects_of(site.function):
+            for concrete in tracer.calls.objects_of(site.function):
                 yield from tracer.argument(site, Frame(site.function, concrete), tensor, None)
     for function in tracer.source.functions():
         if function.name == "get_extra_attn_kwargs":
@@ -153,9 +153,9 @@ def _of_objects(tracer: Tracer, value: Value) -> Iterator[Value]:
         yield value
         return
     for one in tracer.source.derived(owner):
-        for site in tracer.calls_of(one.name):
+        for site in tracer.calls.of(one.name):
             if tracer.source.resolve(site.function.module, site.target) is one:
-                for concrete in tracer.objects_of(site.function):
+                for concrete in tracer.calls.objects_of(site.function):
                     frame = Frame(site.function, concrete)
                     for given in tracer.argument(site, frame, field, None):
                         if not given.missing:
@@ -179,8 +179,8 @@ def _finding(value: Value, kind: Kind, field: str, sure: Sure, why: str) -> Find
 
 def bound_behind_queries(tracer: Tracer) -> Iterator[Finding]:
     """The rows are made longer than the batch's, and the bound is handed on as the batch's."""
-    for site in tracer.calls_by_keyword(BOUND):
-        for concrete in tracer.objects_of(site.function):
+    for site in tracer.calls.by_keyword(BOUND):
+        for concrete in tracer.calls.objects_of(site.function):
             frame = Frame(site.function, concrete)
             place = tracer.flow(site.function).places.get(site.call)
             given = {one.arg: one.value for one in site.call.keywords}
