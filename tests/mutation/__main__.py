@@ -97,7 +97,7 @@ def show(release: str, path: str, seed: int) -> None:
     for step in made.steps:
         print(f"== {step.patch.slug}: {step.state.value} {step.detail}")
     for name, text in made.after.items():
-        _diff(made.before[name], text)
+        _diff(made.before.get(name, b""), text)
     for line in mutants.judge(one, series.load().patches).wrong:
         print(line)
 

@@ -1,19 +1,30 @@
-"""The one ``from … import …`` of a name that an edit makes use of, among those of a module."""
+"""What a module imports by ``from … import …``, and the name that an edit adds to it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import libcst as cst
-import libcst.matchers as m
 
 from mrv2_fixes.edit.source import code_of
 
 
+def from_imports(module: cst.Module) -> Iterator[tuple[int, cst.ImportFrom]]:
+    """Each ``from … import …`` at the top level, with the number of its line of statements."""
+    for index, line in enumerate(module.body):
+        if isinstance(line, cst.SimpleStatementLine):
+            yield from ((index, node) for node in line.body if isinstance(node, cst.ImportFrom))
+
+
+def module_of(imported: cst.ImportFrom) -> str:
+    """The module that it names in full, or empty."""
+    return code_of(imported.module) if imported.module and not imported.relative else ""
+
+
 def imports_at(module: cst.Module, name: str, source: str) -> int | None:
-    """The number of the statement that imports `name`, as it is called there, from `source`."""
-    for index, imported in _from_imports(module):
-        if _module(imported) == source and not isinstance(imported.names, cst.ImportStar):
+    """The number of the line that imports `name`, as it is called there, from `source`."""
+    for index, imported in from_imports(module):
+        if module_of(imported) == source and not isinstance(imported.names, cst.ImportStar):
             for alias in imported.names:
                 if alias.asname is None and alias.evaluated_name == name:
                     return index
@@ -31,9 +42,9 @@ def with_import(module: cst.Module, name: str, source: str) -> cst.Module | None
         len(module.body),
     )
     kin = [
-        (index, _module(imported))
-        for index, imported in _from_imports(module)
-        if index < first and _module(imported).partition(".")[0] == package
+        (index, module_of(imported))
+        for index, imported in from_imports(module)
+        if index < first and module_of(imported).partition(".")[0] == package
     ]
     if not kin:
         return None
@@ -51,15 +62,3 @@ def with_import(module: cst.Module, name: str, source: str) -> cst.Module | None
         new = new.with_changes(leading_lines=lines[:blank])
         body[index] = neighbour.with_changes(leading_lines=lines[blank:])
     return module.with_changes(body=[*body[:index], new, *body[index:]])
-
-
-def _from_imports(module: cst.Module) -> Iterator[tuple[int, cst.ImportFrom]]:
-    """Each ``from … import …`` that is a line of its own at the top level, with its number."""
-    for index, line in enumerate(module.body):
-        if m.matches(line, m.SimpleStatementLine(body=[m.ImportFrom(relative=[])])):
-            statement = cst.ensure_type(line, cst.SimpleStatementLine)
-            yield index, cst.ensure_type(statement.body[0], cst.ImportFrom)
-
-
-def _module(imported: cst.ImportFrom) -> str:
-    return code_of(imported.module) if imported.module else ""

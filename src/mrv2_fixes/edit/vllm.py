@@ -9,17 +9,17 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import libcst as cst
 import libcst.matchers as m
 
 from mrv2_fixes.edit import source, values
+from mrv2_fixes.edit.class_ import Class
 from mrv2_fixes.edit.drift import Drift
 from mrv2_fixes.edit.function import Function
-from mrv2_fixes.edit.imports import imports_at, with_import
-from mrv2_fixes.edit.method import Method
+from mrv2_fixes.edit.imports import from_imports, imports_at, with_import
 from mrv2_fixes.edit.place import Place
 from mrv2_fixes.edit.source import DECORATORS, code_of
 
@@ -253,7 +253,7 @@ class Vllm:
         definition = self._definition(path, name)
         imported = {
             alias.evaluated_alias or alias.evaluated_name: (statement, alias.evaluated_name)
-            for statement in self._imports(path)
+            for _, statement in from_imports(self.module(path))
             if not isinstance(statement.names, cst.ImportStar)
             for alias in statement.names
         }
@@ -276,11 +276,6 @@ class Vllm:
                 yield file, original
             elif statement.relative or module.partition(".")[0] == "vllm":
                 raise Drift(path, name, "the class's bases in these files", f"{called} elsewhere")
-
-    def _imports(self, path: str) -> Iterator[cst.ImportFrom]:
-        for line in self.module(path).body:
-            if isinstance(line, cst.SimpleStatementLine):
-                yield from (node for node in line.body if isinstance(node, cst.ImportFrom))
 
     def definitions(
         self, path: str, name: str, method: str, within: tuple[str, ...] = ()
@@ -313,50 +308,6 @@ class Vllm:
     def _put(self, path: str, module: cst.Module) -> None:
         self._modules[path] = module
         self._changed.add(path)
-
-
-class Class:
-    """A class, or the absence of one (name None)."""
-
-    def __init__(self, vllm: Vllm, file: str, name: str | None) -> None:
-        self._vllm = vllm
-        self._file = file
-        self._name = name
-
-    def expect_attribute(self, name: str, set_in: Collection[str]) -> None:
-        """`name` is no more than what the methods `set_in` set. Raises Drift otherwise."""
-        if self._name is None:
-            return
-        if self._vllm.members(self._file, self._name, name):
-            raise Drift(self._file, self._name, f"self.{name} of the object", "it of the class")
-        for file, method in self._vllm.setters(self._file, self._name, name):
-            if method not in set_in:
-                sought = f"self.{name} set in {' and '.join(set_in)} alone"
-                raise Drift(file, self._name, sought, f"it set in {method}")
-
-    def method(self, name: str, *, inherited: bool = False, renamed: str = "") -> Method:
-        """The method `name` of the class itself.
-
-        inherited: newer releases have it in a base class. renamed: what they call it. Such a method
-        is only read, since a change there would reach other classes too. Raises Drift when there is
-        none, or a class has more than one.
-        """
-        if self._name is None:
-            return Method(self._vllm, name, [(self._file, None)])
-        own = self._file, self._name
-        for candidate in filter(None, (name, renamed)):
-            definitions = self._vllm.definitions(*own, candidate)
-            nearest = next(definitions, None)
-            if nearest is None:
-                continue
-            if inherited:
-                owned = candidate == name and nearest == own
-                return Method(self._vllm, candidate, [nearest, *definitions], inherited=not owned)
-            if nearest != own:
-                found = f"it inherited from {nearest[1]}"
-                raise Drift(self._file, self._name, f"method {name} in the class itself", found)
-            return Method(self._vllm, candidate, [own])
-        raise Drift(self._file, self._name, f"method {name}", "no such method")
 
 
 @lru_cache(maxsize=256)

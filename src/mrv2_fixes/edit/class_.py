@@ -1,0 +1,56 @@
+"""What an edit can ask of one class at the top level of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from mrv2_fixes.edit.drift import Drift
+from mrv2_fixes.edit.method import Method
+
+if TYPE_CHECKING:
+    from mrv2_fixes.edit.vllm import Vllm
+
+
+class Class:
+    """A class, or the absence of one (name None)."""
+
+    def __init__(self, vllm: Vllm, file: str, name: str | None) -> None:
+        self._vllm = vllm
+        self._file = file
+        self._name = name
+
+    def expect_attribute(self, name: str, set_in: Collection[str]) -> None:
+        """`name` is no more than what the methods `set_in` set. Raises Drift otherwise."""
+        if self._name is None:
+            return
+        if self._vllm.members(self._file, self._name, name):
+            raise Drift(self._file, self._name, f"self.{name} of the object", "it of the class")
+        for file, method in self._vllm.setters(self._file, self._name, name):
+            if method not in set_in:
+                sought = f"self.{name} set in {' and '.join(set_in)} alone"
+                raise Drift(file, self._name, sought, f"it set in {method}")
+
+    def method(self, name: str, *, inherited: bool = False, renamed: str = "") -> Method:
+        """The method `name` of the class itself.
+
+        inherited: newer releases have it in a base class. renamed: what they call it. Such a method
+        is only read, since a change there would reach other classes too. Raises Drift when there is
+        none, or a class has more than one.
+        """
+        if self._name is None:
+            return Method(self._vllm, name, [(self._file, None)])
+        own = self._file, self._name
+        for candidate in filter(None, (name, renamed)):
+            definitions = self._vllm.definitions(*own, candidate)
+            nearest = next(definitions, None)
+            if nearest is None:
+                continue
+            if inherited:
+                owned = candidate == name and nearest == own
+                return Method(self._vllm, candidate, [nearest, *definitions], inherited=not owned)
+            if nearest != own:
+                found = f"it inherited from {nearest[1]}"
+                raise Drift(self._file, self._name, f"method {name} in the class itself", found)
+            return Method(self._vllm, candidate, [own])
+        raise Drift(self._file, self._name, f"method {name}", "no such method")
