@@ -280,7 +280,7 @@ def _gone(
 
 def _missing(patch: Patch, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files that a patch adds, as far as they are not there."""
-    return {path: text for path, text in patch.installed().items() if path not in files}
+    return {path: text for path, text in patch.modules().items() if path not in files}
 
 
 def _misfit(patch: Patch, files: Mapping[str, bytes], edited: bool) -> str:
@@ -288,7 +288,7 @@ def _misfit(patch: Patch, files: Mapping[str, bytes], edited: bool) -> str:
 
     edited: whether the edit of the patch is in, and needs them.
     """
-    for path, text in patch.installed().items():
+    for path, text in patch.modules().items():
         there = files.get(path)
         if there is None and edited:
             return f"{path}: sought the file that the patch adds; found none, a half-made fix"

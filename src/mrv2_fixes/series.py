@@ -96,15 +96,15 @@ class Patch(msgspec.Struct, frozen=True):
     @property
     def paths(self) -> tuple[str, ...]:
         """The files of an installed vLLM that it changes, and those that it adds."""
-        return (*self.header.touches, *filter(_is_installed, self.header.adds))
+        return (*self.header.touches, *filter(_is_module, self.header.adds))
 
     def added(self) -> dict[str, bytes]:
         """Path to content of the files that it adds to vLLM's repository."""
         return {path: self._content(path) for path in self.header.adds}
 
-    def installed(self) -> dict[str, bytes]:
+    def modules(self) -> dict[str, bytes]:
         """The same of those that an installed vLLM gets too."""
-        return {path: self._content(path) for path in filter(_is_installed, self.header.adds)}
+        return {path: self._content(path) for path in filter(_is_module, self.header.adds)}
 
     def _content(self, path: str) -> bytes:
         # The series holds them at the path that they get.
@@ -129,7 +129,7 @@ class Patch(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """The patches in order, by group; `root` holds `patches/` and `tests/v1/`.
+    """The patches in order, by group; `root` holds `patches/`, `tests/v1/` and `vllm/`.
 
     revision: the number that the version of a patched wheel ends with.
     """
@@ -171,7 +171,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 def root() -> Path:
-    """The folder with `patches/` and `tests/v1/`: in the installed package, else the repository."""
+    """The folder with the series: in the installed package, else the repository."""
     packaged = Path(__file__).parent / "series"
     return packaged if packaged.is_dir() else Path(__file__).parents[2]
 
@@ -212,7 +212,7 @@ def _check_order(folder: Path, patches: Iterable[Patch]) -> None:
             if required not in seen:
                 order = folder / "series.toml"
                 raise SeriesError(f"{order}: {patch.slug} requires {required}; put it behind that")
-        for path in filter(_is_installed, patch.header.adds):
+        for path in filter(_is_module, patch.header.adds):
             if adding.setdefault(path, patch.slug) != patch.slug:
                 raise SeriesError(f"{path}: both {adding[path]} and {patch.slug} add it")
         seen.append(patch.slug)
@@ -230,14 +230,14 @@ def _patch(folder: Path) -> Patch:
     except InvalidSpecifier as error:
         raise SeriesError(f"{folder / 'patch.toml'}: {error}") from error
     # Of what is installed, every kind of target reads Python files alone.
-    outside = [p for p in header.adds if not (p.startswith("tests/") or _is_installed(p))]
+    outside = [p for p in header.adds if not (p.startswith("tests/") or _is_module(p))]
     if outside:
-        ways = "want a path below tests/, or of a .py file below vllm/"
+        ways = "want paths below tests/, and of .py files below vllm/"
         raise SeriesError(f"{folder / 'patch.toml'}: adds {', '.join(outside)}: {ways}")
     return Patch(folder.name, header, folder)
 
 
-def _is_installed(path: str) -> bool:
+def _is_module(path: str) -> bool:
     return path.startswith("vllm/") and path.endswith(".py") and ".." not in path.split("/")
 
 

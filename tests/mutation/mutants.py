@@ -105,7 +105,7 @@ def mutant(release: str, files: Mapping[str, bytes], path: str, seed: int) -> Mu
     near.pop(path)
     module = CONTRACT.rpartition(".")[2].encode()
     if any(module in one for one in (text.encode(), near.get(oracle.UTILS, b""))):
-        near |= series.load().patch(oracle.CHECK).installed()
+        near |= series.load().patch(oracle.CHECK).modules()
     near[names.get(path, path)] = text.encode()
     return Mutant(release, path, seed, tuple(done), near, names)
 

@@ -410,7 +410,7 @@ def tried(bench: Bench, fault: str) -> Counter[str]:
         return Counter(interrupt(bench, at, len(named)) for at, _ in named)
     if fault == "a file edited":
         changed = sorted(series.load().core[0].header.touches)[2]
-        added = [path for patch in series.load().patches for path in patch.installed()]
+        added = [path for patch in series.load().patches for path in patch.modules()]
         return Counter(edit(bench, path, at) for path in (changed, *added) for at, _ in named)
     where = [at for at, call in named if call in AFFECTED[name]]
     return Counter(fail(bench, name, bool(lasting), at) for at in where)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.releases
 
 SLUG = "check-attn-metadata"
 PATCH = series.load().patch(SLUG)
-((MODULE, TEXT),) = PATCH.installed().items()
+((MODULE, TEXT),) = PATCH.modules().items()
 NAME = MODULE.removesuffix(".py").replace("/", ".")
 RELEASE = "0.24.0"
 MINE = TEXT + b"# mine\n"

@@ -115,7 +115,7 @@ def adding(copy: Path, slug: str, path: str) -> None:
 def test_a_patch_that_adds_what_would_not_be_installed_is_an_error(copy: Path, path: str) -> None:
     """A way of delivery that left the file out would still say that the patch is applied."""
     adding(copy, "gate-speculative-tensors", path)
-    with pytest.raises(SeriesError, match=rf"adds {re.escape(path)}: want a path below tests/"):
+    with pytest.raises(SeriesError, match=rf"adds {re.escape(path)}: want paths below tests/"):
         series.load(copy)
 
 
@@ -132,7 +132,7 @@ def test_a_file_to_add_that_is_not_there_is_named(copy: Path) -> None:
     adding(copy, "batch-max-seq-len", "vllm/new.py")
     patch = series.load(copy).patch("batch-max-seq-len")
     with pytest.raises(SeriesError, match=r"/vllm/new\.py: No such file.*batch-max-seq-len adds"):
-        patch.installed()
+        patch.modules()
 
 
 def test_two_patches_at_odds_are_an_error() -> None:
