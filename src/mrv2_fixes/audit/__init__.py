@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 from mrv2_fixes.audit import rules
 from mrv2_fixes.audit.constructions import METADATA, constructions
-from mrv2_fixes.audit.finding import Finding
+from mrv2_fixes.audit.finding import Finding, Sure
 from mrv2_fixes.audit.source import RUNNER, Source
 from mrv2_fixes.audit.trace import Tracer
 from mrv2_fixes.errors import TargetUnusable
 
 
 def audit(files: Mapping[str, bytes]) -> list[Finding]:
-    """The findings in a vLLM, by file and line.
+    """The findings in a vLLM, by file and line, the surest first.
 
     files: path below the root (``vllm/…``) to the file's bytes.
     Raises TargetUnusable when a file that matters does not parse, or no metadata is made for V2.
@@ -30,4 +30,9 @@ def audit(files: Mapping[str, bytes]) -> list[Finding]:
     for rule in rules.RULES:
         for finding in rule(tracer):
             found.setdefault(finding.key, finding)
-    return sorted(found.values(), key=lambda one: (one.file, one.line, one.field))
+    return sorted(found.values(), key=_order)
+
+
+def _order(finding: Finding) -> tuple[str, int, int, str, str]:
+    sure = list(Sure).index(finding.sure)
+    return finding.file, finding.line, sure, finding.kind.value, finding.field
