@@ -898,8 +898,8 @@ def test_findings_are_told_to_people_and_machines_and_in_the_exit_status(
     assert f"  {line:>4} OneState.prepare_attn: bound not forwarded, certain" in done.stdout
     data = json.loads(mrv2("audit", wrong, "--json").stdout)
     assert [one["key"] for one in data["findings"]] == [
-        f"{STATE}: OneState.prepare_attn: max_seq_len over-estimated: max_seq_len",
         f"{STATE}: OneState.prepare_attn: bound not forwarded: {BOUND}",
+        f"{STATE}: OneState.prepare_attn: max_seq_len over-estimated: max_seq_len",
     ]
     right = written(of_state(*FORWARDED["at once"]), tmp_path / "right")
     done = mrv2("audit", right)
