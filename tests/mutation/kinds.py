@@ -1616,15 +1616,21 @@ def imports_of_another_form(spot: Spot) -> str:
 # Metadata that a method makes itself.
 
 
+def _metadata(spot: Spot) -> ast.stmt | None:
+    """The statement that makes it."""
+    return spot.some(
+        [
+            one
+            for one in spot.method.body
+            if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "common_attn_metadata"
+        ]
+    )
+
+
 @kind("metadata")
 def metadata_afterwards(spot: Spot) -> str | None:
     """Something is done with it, or it is another one, before a builder gets it."""
-    found = [
-        one
-        for one in spot.method.body
-        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "common_attn_metadata"
-    ]
-    statement = spot.some(found)
+    statement = _metadata(spot)
     if statement is None:
         return None
     metadata = "common_attn_metadata"
@@ -1653,8 +1659,9 @@ def metadata_afterwards(spot: Spot) -> str | None:
 @kind("metadata")
 def metadata_checked(spot: Spot) -> str | None:
     """The check in another form, right or nearly so."""
-    statement = spot.statement(top=True)
-    if statement is None or "common_attn_metadata" not in spot.source.code(spot.method):
+    made = _metadata(spot)
+    statement = made if spot.rng.random() < 0.7 else spot.statement(top=True)
+    if made is None or statement is None:
         return None
     check = "check_metadata(common_attn_metadata, self.encoder_attn_groups, for_capture)"
     new = spot.rng.choice(
@@ -1681,5 +1688,5 @@ def metadata_checked(spot: Spot) -> str | None:
     )
     source = spot.rng.choice(["attn_metadata_contract", "attn_metadata_contract", "other"])
     line = f"from vllm.v1.worker.gpu.{source} import check_metadata\n"
-    text = spot.source.around([statement], spot.rng.choice(["{}\n@", "@\n{}"]).format(new))
+    text = spot.source.around([statement], f"@\n{new}")
     return text.replace("import torch\n", f"import torch\n{line}", 1)

@@ -164,6 +164,7 @@ IMPORTS = [
     ("at a gap", with_imports(FIRST, "", STATES), FIRST, ""),
     ("nothing ahead", with_imports(STATES), None, STATES),
     ("later ones in between", with_imports(FIRST, "import torch", STATES), "import torch", STATES),
+    ("another behind", lambda text: f"{with_imports(FIRST)(text)}\n\n{STATES}\n", FIRST, ""),
 ]  # fmt: skip
 
 
