@@ -7,7 +7,7 @@ COUNT ?= 100
 SEED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-fast build verify bench mutation gpu known views clean
+.PHONY: help setup lint test test-fast build verify bench mutation gpu known views findings clean
 
 help:
 	@echo "make build VLLM=0.24.0   patch files, bundle, wheel and checksums in dist/0.24.0/"
@@ -18,7 +18,8 @@ help:
 	@echo "make mutation COUNT=100  that many changed copies of each touched file, judged by running them"
 	@echo "make gpu VLLM=0.24.0     the GPU cases, on a machine with a GPU"
 	@echo "make lint                formatting, lint, types"
-	@echo "make known views         renew what is derived from the published releases"
+	@echo "make known views findings"
+	@echo "                         renew what is derived from the published releases"
 
 setup: $(VENV)/complete
 
@@ -74,6 +75,9 @@ known: setup
 
 views: setup
 	$(BIN)/python -m mrv2_fixes.maintain.views
+
+findings: setup
+	$(BIN)/python -m mrv2_fixes.maintain.findings
 
 clean:
 	rm -rf $(VENV) dist

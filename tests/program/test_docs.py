@@ -1,0 +1,111 @@
+"""The pages in docs/ say what the survey and the audit found, and where they point to is there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from mrv2_fixes.maintain import findings
+from tests.contract import survey
+from tests.contract.__main__ import RELEASES, main
+from tests.contract.test_survey import KNOWN, RUNS, Known, known
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = (ROOT / "docs" / "attention-metadata.md", ROOT / "docs" / "attention-backends.md")
+SURVEY = ".venv/bin/python -m tests.contract "
+
+Cell = tuple[str, str, str]
+
+
+class Told(NamedTuple):
+    """A row of "Seen by running", with the cells of the survey that its section runs."""
+
+    of: str
+    field: str
+    releases: tuple[str, ...]
+    cells: list[Cell]
+
+
+def commands(text: str) -> list[str]:
+    """The commands in a page's console blocks."""
+    blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    return [line for block in blocks for line in re.findall(r"^\$ (.*)$", block, re.MULTILINE)]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link can name in a page, as GitHub makes it of the headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+def cells(text: str) -> list[Cell]:
+    """What the survey's commands in a text run."""
+    calls = [shlex.split(one.removeprefix(SURVEY)) for one in commands(text) if SURVEY in one]
+    parsed = [main.make_context("tests.contract", call).params for call in calls]
+    return [
+        (release, one["patched"], name)
+        for one in parsed
+        for release in one["releases"]
+        for name in one["names"]
+    ]
+
+
+def told() -> list[Told]:
+    """Every row of the findings that were seen by running."""
+    text = PAGES[0].read_text().partition("\n## Seen by running\n")[2].partition("\n## ")[0]
+    return [
+        Told(of, field, tuple(releases.split(", ")), cells(section))
+        for section in text.split("\n### ")
+        for of, field, releases in re.findall(
+            r"^\| (target|draft) \| `(.*?)` \| (.*?) \|", section, re.MULTILINE
+        )
+    ]
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)(.*?)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_those_that_other_tests_run(page: Path) -> None:
+    text = page.read_text()
+    run_elsewhere = commands(README.read_text())
+    assert [one for one in commands(text) if SURVEY not in one and one not in run_elsewhere] == []
+    assert all(name in survey.applicable(release) for release, _, name in cells(text))
+
+
+@pytest.mark.parametrize("one", KNOWN, ids=lambda one: f"{one.of}-{one.field}-{one.releases}")
+def test_each_breach_that_the_survey_knows_is_told_with_what_shows_it(one: Known) -> None:
+    (row,) = (
+        row
+        for row in told()
+        if (row.of, row.field) == (one.of, one.field)
+        and any(one in known(*cell) for cell in row.cells)
+    )
+    held = {
+        release
+        for (release, patched), names in RUNS.items()
+        if any(one in known(release, patched, name) for name in names)
+    }
+    assert held <= set(row.releases)
+    assert all(release in RELEASES and release in one.releases for release in row.releases)
+
+
+def test_nothing_else_is_told_to_have_been_seen() -> None:
+    assert len(told()) == len(KNOWN)
+
+
+@pytest.mark.releases
+def test_the_findings_of_the_audit_are_those_of_the_published_releases() -> None:
+    page = findings.PAGE.read_text()
+    assert findings.renewed(page) == page
