@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,9 +25,28 @@ class Files(Mapping[str, bytes]):
             information, path = entry.split("\t", 1)
             mode, _, blob = information.split()
             self._entries[path] = mode, blob
+        self._read: dict[str, bytes] = {}
 
     def __getitem__(self, path: str) -> bytes:
-        return git.run("cat-file", "blob", self._entries[path][1], folder=self._root)
+        if path not in self._read:
+            self._entries[path]  # raises KeyError
+            # Those beside it come along: to start git takes longer than to read them.
+            self._read |= self._contents(name for name in self._entries if _kin(name) == _kin(path))
+        if path not in self._read:
+            raise git.GitError(f"{self._root}: {path}: its content is missing: git fetch --refetch")
+        return self._read[path]
+
+    def _contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Each path with what it has, as far as that is in the clone; by one run of git."""
+        wanted = {path: self._entries[path][1] for path in paths}
+        request = "".join(f"{blob}\n" for blob in wanted.values()).encode()
+        answer = io.BytesIO(git.run("cat-file", "--batch", folder=self._root, stdin=request))
+        for path in wanted:
+            _, kind, *size = answer.readline().split()
+            if size:
+                content = answer.read(int(size[0]) + 1)[:-1]
+                if kind == b"blob":
+                    yield path, content
 
     def __contains__(self, path: object) -> bool:
         return path in self._entries
@@ -50,6 +70,11 @@ class Files(Mapping[str, bytes]):
         digest = hashlib.new(algorithm, b"blob %d\0" % len(content), usedforsecurity=False)
         digest.update(content)
         return digest.hexdigest() == blob
+
+
+def _kin(path: str) -> tuple[str, str]:
+    """What the files of one kind in one folder have alike."""
+    return path.rpartition("/")[0], path.rpartition(".")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
