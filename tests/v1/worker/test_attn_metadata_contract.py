@@ -26,7 +26,7 @@ from vllm.v1.worker.gpu import attn_utils
 from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridAttnMetadata
 from vllm.version import __version_tuple__
 
-from .tiny_models import Layers, Row, build_layers, make_batch
+from .tiny_models import BLOCK_SIZE, Layers, Row, build_layers, make_batch
 
 CONTRACT = "vllm.v1.worker.gpu.attn_metadata_contract"
 NUM_SPECULATIVE_TOKENS = 2
@@ -175,6 +175,15 @@ def shorten(name: str) -> Change:
     return change
 
 
+def lengthen(name: str) -> Change:
+    def change(arguments: Arguments) -> None:
+        values = arguments[name]
+        behind = values.new_full((len(values), 2), FAR)
+        arguments[name] = torch.cat([values, behind], dim=1)
+
+    return change
+
+
 def all_of(*changes: Change) -> Change:
     def change(arguments: Arguments) -> None:
         for each in changes:
@@ -232,6 +241,7 @@ NOTHING = all_of()
         # Behind its own blocks a row has those of an earlier one.
         pytest.param("llama", DECODES, 0, put(TABLES, 0, 1, 1, to=FAR), id="stale"),
         pytest.param("llama", MIXED, 0, put(SLOTS, 0, 3, to=-1), id="not-local"),
+        pytest.param("llama", MIXED, 0, lengthen(SLOTS), id="behind-the-tokens"),
         # With drafts the host may be ahead, and a draft's maximum is of its last step.
         pytest.param("llama+drafts", DRAFTS, 0, put(BOUND, 0, to=45), id="in-flight"),
         pytest.param("llama+drafts", DRAFTS, 0, give("max_seq_len", 45), id="steps"),
@@ -256,6 +266,10 @@ NOTHING = all_of()
             "granite+drafts", JOINED, 0, put(ACCEPTED, 1, to=3), id="hybrid-drafts"
         ),
         pytest.param("granite+drafts", DRAFTS, 1, NOTHING, id="hybrid-drafts-padding"),
+        # One token of a prompt that has a state is run as a decode.
+        pytest.param(
+            "granite+drafts", [Row(9, 1, True), *DRAFTS], 0, NOTHING, id="hybrid-tail"
+        ),
         pytest.param(
             "qwen3_next+drafts", JOINED, 0, put(ACCEPTED, 1, to=3), id="gdn-drafts"
         ),
@@ -501,6 +515,22 @@ def test_prefills_with_context_come_first_where_a_builder_wants_them(
         (split,) = set(build(**arguments).values())
         # Decodes, extends and prefills: how many rows of each.
         assert split[:3] == (1, 1, 1)
+
+
+def test_the_cache_ends_with_its_last_block(build: Build, layers_of: LayersOf) -> None:
+    layers = layers_of("llama")
+    arguments = right(layers, [Row(BLOCK_SIZE - 1, 1)])
+    num_blocks = layers.kv_cache_config.num_blocks
+    arguments["block_tables"][0][0, 0] = num_blocks - 1
+    arguments["slot_mappings"][0, 0] = num_blocks * BLOCK_SIZE - 1
+    build(**arguments)
+
+    arguments["block_tables"][0][0, 0] += 1
+    arguments["slot_mappings"][0, 0] += 1
+    with pytest.raises(RuntimeError) as caught:
+        build(**arguments)
+    assert f"blocks 0 to {num_blocks - 1}, found {num_blocks}" in str(caught.value)
+    assert f"or -1, found {num_blocks * BLOCK_SIZE}" in str(caught.value)
 
 
 def test_the_device_may_split_tokens_otherwise_when_it_verifies_adaptively(
