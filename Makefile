@@ -39,6 +39,7 @@ test: setup
 	$(BIN)/python -m pytest -n auto tests/engine tests/program tests/mutation
 	$(BIN)/python -m pytest -n auto -v tests/serving
 	$(BIN)/python -m pytest --durations=10 tests/proof
+	$(BIN)/python -m pytest tests/contract
 
 test-fast: setup
 	$(BIN)/python -m pytest -m "not engine and not releases"

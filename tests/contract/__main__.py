@@ -35,13 +35,19 @@ def main(
             release, patched, wanted, progress=lambda line: print(line, file=sys.stderr)
         )
         for outcome in seen[release]:
-            print("\n".join(_lines(outcome)), flush=True)
+            print("\n".join(_lines(outcome, release)), flush=True)
+        for name, scenario in SCENARIOS.items():
+            if name not in survey.applicable(release):
+                print(f"  {name}: not here: {scenario.boots.why_not}", flush=True)
     if file:
         file.write_bytes(msgspec.json.format(msgspec.json.encode(seen), indent=1))
 
 
-def _lines(outcome: Outcome) -> list[str]:
+def _lines(outcome: Outcome, release: str) -> list[str]:
     state = outcome.error or ("wrong" if outcome.wrong else "right")
+    right = SCENARIOS[outcome.scenario].right
+    if release not in right.releases:
+        state += f", which says nothing: {right.why_not}"
     counted = ", ".join(f"{name} {count}" for name, count in outcome.counters.items() if count)
     lines = [f"  {outcome.scenario}: {state} ({outcome.seconds:.0f} s; {counted or '-'})"]
     lines += [f"      {line}" for line in outcome.wrong]

@@ -59,6 +59,7 @@ REPEATING = (
     Request(_tokens(1, 8) * 3, 40),
     Request(_tokens(50, 30), 10, step=2),
     Request(_tokens(90, 5) * 8, 40, step=4),
+    Request((7,), 8, step=6),
 )
 
 # To be read, and nothing more.

@@ -31,17 +31,11 @@ RUNS: dict[tuple[str, str], tuple[str, ...]] = {
     ("0.32.0", "core"): (
         *("llama, async", "llama, preempted", "gemma3, prefix caching", "deepseek", "bert"),
         *("lfm2, align", "granite, preempted", "qwen3_next", "qwen3_next, align"),
-        *(
-            "eagle, async",
-            "eagle, idle",
-            "mtp",
-            "qwen3_next, mtp",
-            "dflash",
-            "draft model",
-            "ngram",
-        ),
+        *("eagle, async", "eagle, idle", "mtp", "qwen3_next, mtp", "dflash"),
+        *("draft model", "ngram"),
     ),
 }
+Run = tuple[str, str]
 Cell = tuple[str, str, str]
 CELLS: list[Cell] = [(*run, name) for run, names in RUNS.items() for name in names]
 
@@ -61,12 +55,8 @@ class Known(NamedTuple):
     ends: str = ""
 
 
-def _drafts(*methods: str, of: str = "") -> tuple[str, ...]:
-    return tuple(
-        name
-        for name, scenario in SCENARIOS.items()
-        if scenario.draft in methods and of in scenario.model
-    )
+def _drafts(*methods: str) -> tuple[str, ...]:
+    return tuple(name for name, scenario in SCENARIOS.items() if scenario.draft in methods)
 
 
 EAGLE_AND_MTP = _drafts("eagle", "mtp")
@@ -126,14 +116,19 @@ def found(outcome: Outcome) -> set[tuple[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def surveys() -> dict[tuple[str, str], Future[list[Outcome]]]:
-    """What is seen on each release, several at a time."""
+def surveys(request: pytest.FixtureRequest) -> dict[Run, Future[list[Outcome]]]:
+    """What is seen on each release, of the scenarios that are asked for; several at a time."""
+    wanted: dict[Run, dict[str, None]] = {}
+    for item in request.session.items:
+        cell: Cell | None = getattr(getattr(item, "callspec", None), "params", {}).get("cell")
+        if cell:
+            wanted.setdefault(cell[:2], {})[cell[2]] = None
     pool = ThreadPoolExecutor(WORKERS)
-    return {(*run,): pool.submit(survey.run, *run, names) for run, names in RUNS.items()}
+    return {run: pool.submit(survey.run, *run, list(names)) for run, names in wanted.items()}
 
 
 @pytest.fixture
-def outcome(surveys: dict[tuple[str, str], Future[list[Outcome]]], cell: Cell) -> Outcome:
+def outcome(surveys: dict[Run, Future[list[Outcome]]], cell: Cell) -> Outcome:
     release, patched, name = cell
     outcomes = surveys[release, patched].result()
     return next(one for one in outcomes if one.scenario == name)
