@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from mrv2_fixes.audit.source import walk
 
@@ -44,6 +44,17 @@ class Place:
     guards: tuple[Guard, ...]
 
 
+@dataclass
+class _Ends:
+    """What the names are where a loop is broken off, or goes on early."""
+
+    breaks: list[Names] = field(default_factory=list)
+    continues: list[Names] = field(default_factory=list)
+
+    def of(self, statement: ast.Break | ast.Continue) -> list[Names]:
+        return self.breaks if isinstance(statement, ast.Break) else self.continues
+
+
 class Flow:
     """What holds at each call and return of a function; nested functions run where they stand."""
 
@@ -52,6 +63,7 @@ class Flow:
         self.places: dict[ast.Call, Place] = {}
         self.returns: list[tuple[ast.expr, Place]] = []
         self.definitions: list[tuple[str, Definition]] = []
+        self._loops: list[_Ends] = []
         given = [node.arg for node in walk(function.args) if isinstance(node, ast.arg)]
         # A parameter is itself, until it is assigned.
         names: Names = {one: (Definition(ast.Name(one, ast.Load()), {}, ()),) for one in given}
@@ -61,76 +73,111 @@ class Flow:
         self, body: Iterable[ast.stmt], names: Names, guards: tuple[Guard, ...]
     ) -> Names | None:
         """The names after `body`; None when it does not get there."""
+        after: Names | None = names
         for statement in body:
             if isinstance(statement, ast.If):
-                self._expressions(statement.test, names, guards)
-                branches = []
-                for held, branch in ((True, statement.body), (False, statement.orelse)):
-                    guard = Guard(statement.test, held, names, self._function)
-                    branches.append((self._run(branch, dict(names), (*guards, guard)), guard))
-                alive = [(after, guard) for after, guard in branches if after is not None]
-                if not alive:
-                    return None
-                if (
-                    len(alive) == 1
-                ):  # the other branch left: from here on this one's condition holds
-                    guards = (*guards, replace(alive[0][1], leaves=True))
-                names = _merge(_where(alive))
+                after, guards = self._branch(statement, names, guards)
             elif isinstance(statement, ast.For | ast.AsyncFor | ast.While):
-                within = dict(names)
-                if isinstance(statement, ast.While):
-                    self._expressions(statement.test, names, guards)
-                else:
-                    self._expressions(statement.iter, names, guards)
-                    self._bind(statement.target, None, within, guards)
-                after = self._run(statement.body, within, guards)
-                names = _merge([names, *([after] if after is not None else [])])
-                names = self._run(statement.orelse, names, guards) or names
+                after = self._loop(statement, names, guards)
             elif isinstance(statement, ast.Try):
-                after = self._run(statement.body, dict(names), guards)
-                ends = [self._run(statement.orelse, after, guards)] if after is not None else []
-                start = _merge([names, *([after] if after is not None else [])])
-                for handler in statement.handlers:
-                    ends.append(self._run(handler.body, dict(start), guards))
-                alive_ends = [end for end in ends if end is not None]
-                ended = self._run(statement.finalbody, _merge(alive_ends or [start]), guards)
-                if ended is None or not alive_ends:
-                    return None
-                names = ended
+                after = self._try(statement, names, guards)
+            elif isinstance(statement, ast.Match):
+                after = self._run(_as_ifs(statement), names, guards)
             elif isinstance(statement, ast.With | ast.AsyncWith):
                 for item in statement.items:
                     self._expressions(item.context_expr, names, guards)
                     if item.optional_vars is not None:
                         self._bind(item.optional_vars, None, names, guards)
-                inner = self._run(statement.body, names, guards)
-                if inner is None:
-                    return None
-                names = inner
-            elif isinstance(statement, ast.Match):
-                self._expressions(statement.subject, names, guards)
-                cases = [self._run(case.body, dict(names), guards) for case in statement.cases]
-                names = _merge([names, *(case for case in cases if case is not None)])
+                after = self._run(statement.body, names, guards)
             elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-                inner_names = dict(names)
-                for node in walk(statement.args):
-                    if isinstance(node, ast.arg):
-                        inner_names[node.arg] = (Definition(None, {}, ()),)
-                returns = list(self.returns)
-                self._run(statement.body, inner_names, guards)
-                self.returns = returns
-                self._bind(ast.Name(statement.name, ast.Store()), None, names, guards)
-            elif isinstance(statement, ast.Return):
-                if statement.value is not None:
-                    self._expressions(statement.value, names, guards)
-                    self.returns.append((statement.value, Place(dict(names), guards)))
-                return None
-            elif isinstance(statement, ast.Raise | ast.Continue | ast.Break):
+                self._define(statement, names, guards)
+            elif isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
                 self._expressions(statement, names, guards)
+                if isinstance(statement, ast.Return) and statement.value is not None:
+                    self.returns.append((statement.value, Place(dict(names), guards)))
+                elif isinstance(statement, ast.Continue | ast.Break) and self._loops:
+                    self._loops[-1].of(statement).append(dict(names))
                 return None
+            elif isinstance(statement, ast.Assert):
+                self._expressions(statement, names, guards)
+                guard = Guard(statement.test, True, names, self._function, leaves=True)
+                guards = (*guards, guard)
             else:
                 self._expressions(statement, names, guards)
                 self._assign(statement, names, guards)
+            if after is None:
+                return None
+            names = after
         return names
+
+    def _branch(
+        self, statement: ast.If, names: Names, guards: tuple[Guard, ...]
+    ) -> tuple[Names | None, tuple[Guard, ...]]:
+        """The names after an ``if``, and the conditions from there on."""
+        self._expressions(statement.test, names, guards)
+        alive = []
+        for holds, branch in ((True, statement.body), (False, statement.orelse)):
+            guard = Guard(statement.test, holds, dict(names), self._function)
+            after = self._run(branch, dict(names), (*guards, guard))
+            if after is not None:
+                alive.append((after, guard))
+        if len(alive) == 1:  # the other branch left: from here on this one's condition holds
+            guards = (*guards, replace(alive[0][1], leaves=True))
+        return _merge(_where(alive)), guards
+
+    def _loop(
+        self, statement: ast.For | ast.AsyncFor | ast.While, names: Names, guards: tuple[Guard, ...]
+    ) -> Names | None:
+        """The names after a loop: where it ran out, or was broken off."""
+        head = statement.test if isinstance(statement, ast.While) else statement.iter
+        forever = isinstance(statement, ast.While) and _is_true(statement.test)
+        known = len(self.definitions), len(self.returns)
+        again: Names | None = names
+        for _ in range(2):  # the second time with what the first has left
+            del self.definitions[known[0] :], self.returns[known[1] :]
+            start = _merge([names, again]) or {}
+            self._expressions(head, start, guards)
+            within = dict(start)
+            if not isinstance(statement, ast.While):
+                self._bind(statement.target, None, within, guards)
+            self._loops.append(_Ends())
+            last = self._run(statement.body, within, guards)
+            ends = self._loops.pop()
+            again = _merge([last, *ends.continues])
+        out = None if forever else _merge([names, again])
+        if out is not None:
+            out = self._run(statement.orelse, out, guards)
+        return _merge([out, *ends.breaks])
+
+    def _try(self, statement: ast.Try, names: Names, guards: tuple[Guard, ...]) -> Names | None:
+        known = len(self.definitions)
+        after = self._run(statement.body, dict(names), guards)
+        # A handler may find every assignment of the body done, and any not.
+        failed = [{**names, path: (one,)} for path, one in self.definitions[known:]]
+        start = _merge([names, *failed]) or {}
+        ends = [self._run(handler.body, dict(start), guards) for handler in statement.handlers]
+        if after is not None:
+            ends.insert(0, self._run(statement.orelse, after, guards))
+        out = _merge(ends)
+        ended = self._run(statement.finalbody, dict(start) if out is None else out, guards)
+        return None if out is None else ended
+
+    def _define(
+        self,
+        statement: ast.FunctionDef | ast.AsyncFunctionDef,
+        names: Names,
+        guards: tuple[Guard, ...],
+    ) -> None:
+        """A nested function."""
+        within = dict(names)
+        for node in walk(statement.args):
+            if isinstance(node, ast.arg):
+                within[node.arg] = (Definition(None, {}, ()),)
+        returns, loops = list(self.returns), self._loops
+        self._loops = []
+        self._run(statement.body, within, guards)
+        self.returns, self._loops = returns, loops
+        self._bind(ast.Name(statement.name, ast.Store()), None, names, guards)
 
     def _expressions(self, tree: ast.AST, names: Names, guards: tuple[Guard, ...]) -> None:
         """Keep what holds at the calls in a statement or expression."""
@@ -186,8 +233,8 @@ class Flow:
 
 def _where(branches: list[tuple[Names, Guard]]) -> list[Names]:
     """The names after each of two branches; what one left as it was counts where it ran."""
-    if len(branches) == 1:
-        return [branches[0][0]]
+    if len(branches) < 2:
+        return [names for names, _ in branches]
     (one, _), (other, _) = branches
     changed = {name for name in one.keys() & other.keys() if one[name] is not other[name]}
     guarded = []
@@ -204,12 +251,13 @@ def _where(branches: list[tuple[Names, Guard]]) -> list[Names]:
     return guarded
 
 
-def _merge(branches: list[Names]) -> Names:
-    """What names may be after one of several ways; each assignment once."""
-    if len(branches) == 1:
-        return branches[0]
+def _merge(ways: Sequence[Names | None]) -> Names | None:
+    """What names may be after one of several ways; each assignment once; None for a dead end."""
+    alive = [names for names in ways if names is not None]
+    if len(alive) < 2:
+        return alive[0] if alive else None
     merged: Names = {}
-    for names in branches:
+    for names in alive:
         for name, definitions in names.items():
             known = merged.get(name)
             if known is None or known is definitions:
@@ -231,6 +279,47 @@ def _either(one: Definition, other: Definition) -> Definition:
             break
         count += 1
     return one if count == len(one.guards) else replace(one, guards=one.guards[:count])
+
+
+def _is_true(test: ast.expr) -> bool:
+    return isinstance(test, ast.Constant) and bool(test.value)
+
+
+def _as_ifs(match: ast.Match) -> list[ast.stmt]:
+    """A ``match`` as the ``if`` and ``else`` that it stands for."""
+    rest: list[ast.stmt] = []
+    for case in reversed(match.cases):
+        pattern = case.pattern
+        # What a pattern captures is not followed.
+        captured = [
+            ast.Delete([ast.Name(name, ast.Del())])
+            for node in walk(pattern)
+            for name in (getattr(node, "name", None), getattr(node, "rest", None))
+            if name
+        ]
+        tests = [] if _takes_all(pattern) else [_test(match.subject, pattern)]
+        tests += [case.guard] if case.guard else []
+        if tests:
+            test = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
+            rest = [ast.If(test, [*captured, *case.body], rest)]
+        else:
+            rest = [*captured, *case.body]
+    return [ast.Expr(match.subject), *rest]
+
+
+def _takes_all(pattern: ast.pattern) -> bool:
+    if isinstance(pattern, ast.MatchOr):
+        return any(_takes_all(one) for one in pattern.patterns)
+    return isinstance(pattern, ast.MatchAs) and (
+        pattern.pattern is None or _takes_all(pattern.pattern)
+    )
+
+
+def _test(subject: ast.expr, pattern: ast.pattern) -> ast.expr:
+    if isinstance(pattern, ast.MatchSingleton):
+        return ast.Compare(subject, [ast.Is()], [ast.Constant(pattern.value)])
+    same = pattern.value if isinstance(pattern, ast.MatchValue) else ast.Constant(ast.dump(pattern))
+    return ast.Compare(subject, [ast.Eq()], [same])
 
 
 def _as_read(target: ast.expr) -> ast.expr:

@@ -109,7 +109,8 @@ def _over_estimates(tracer: Tracer, value: Value) -> Iterator[tuple[Value, str]]
         ]
         for one in renewed or assigned:
             if one.node is not None:
-                for over, _ in _over_parts(tracer, one, one.node):
+                same = replace(one, depth=value.depth - 1, steps=value.steps)
+                for over, _ in _over_parts(tracer, same, one.node):
                     yield over, "" if renewed else attribute
 
 

@@ -178,6 +178,7 @@ class Source:
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._files = files
         self._modules: dict[str, Module] = {}
+        self._bases: dict[Class, list[Class]] = {}
         self.modules: list[Module] = []
         for path in sorted(files):
             if path.startswith((RUNNER, *MODELS)) and path.endswith(".py"):
@@ -215,33 +216,29 @@ class Source:
         other = self._at(within) if depth and within.startswith("vllm") else None
         return (self.resolve(other, last, depth - 1) if other else None) or full
 
-    def mro(self, one: Class) -> list[Class]:
-        """The class and those of this vLLM that it derives from, nearest first."""
-        found = [one]
-        for base in one.node.bases:
-            resolved = self.resolve(one.module, dotted(base))
-            if isinstance(resolved, Class) and resolved is not one:
-                found += [other for other in self.mro(resolved) if other not in found]
-        return found
-
-    @cached_property
-    def _mros(self) -> dict[Class, list[Class]]:
-        return {one: self.mro(one) for one in self.classes()}
-
     def bases(self, one: Class) -> list[Class]:
-        """`mro`, remembered."""
-        return self._mros.get(one) or self.mro(one)
+        """The class and those of this vLLM that it derives from, nearest first."""
+        if one not in self._bases:
+            self._bases[one] = [one]  # what a circle of bases ends in
+            found = [one]
+            for base in one.node.bases:
+                resolved = self.resolve(one.module, dotted(base))
+                if isinstance(resolved, Class):
+                    found += [other for other in self.bases(resolved) if other not in found]
+            self._bases[one] = found
+        return self._bases[one]
 
     def derived(self, one: Class) -> list[Class]:
         """The class, and those that matter that derive from it."""
-        return [one, *(other for other, mro in self._mros.items() if one in mro[1:])]
+        others = (other for other in self.classes() if other is not one)
+        return [one, *(other for other in others if one in self.bases(other))]
 
     def method(self, one: Class, name: str, after: Class | None = None) -> Function | None:
         """The method that an object of a class has by that name; after: whose ``super()`` it is."""
-        mro = self.bases(one)
+        bases = self.bases(one)
         if after is not None:
-            mro = mro[mro.index(after) + 1 :] if after in mro else []
-        return next((base.methods[name] for base in mro if name in base.methods), None)
+            bases = bases[bases.index(after) + 1 :] if after in bases else []
+        return next((base.methods[name] for base in bases if name in base.methods), None)
 
     def attributes(self, one: Class) -> set[str]:
         """What an object of a class has by name: methods, fields, and what its methods set."""

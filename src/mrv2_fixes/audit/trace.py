@@ -7,8 +7,8 @@ its end is said to be unknown, and no rule speaks of what is unknown.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from mrv2_fixes.audit import flow, source
 from mrv2_fixes.audit.calls import Calls, CallSite
@@ -17,8 +17,10 @@ from mrv2_fixes.audit.source import Class, Function, Source
 
 # What these names mean is plain; where they come from says no more.
 PLAIN = ("max_model_len",)
-# How many calls, names and classes are followed, one after the other.
-DEPTH = 24
+# How many calls, names and branches are followed one after the other, and in all, for one
+# question. In no release it takes a tenth of either; what is beyond is unknown.
+DEPTH = 60
+STEPS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +46,7 @@ class Value:
     path: the calls on the way, the nearest to its use first.
     missing: whether a call leaves the parameter out, and its default, None, is what counts.
     entered: how many calls were followed inwards, to what they return, and not out again.
+    depth, steps: how far it may be followed yet, and how far all that the same question comes to.
     """
 
     node: ast.expr | None
@@ -53,6 +56,21 @@ class Value:
     path: tuple[tuple[CallSite, Class | None], ...] = ()
     missing: bool = False
     entered: int = 0
+    depth: int = DEPTH
+    steps: Iterator[int] = field(default_factory=lambda: iter(range(STEPS)))
+
+    def at(self, node: ast.expr | None, *more: Guard) -> Value:
+        """The same question, one step on: what `node` is, where `more` holds too."""
+        return replace(self, node=node, guards=(*self.guards, *more), depth=self.depth - 1)
+
+    def assigned(self, one: Definition) -> Value:
+        """The same question, one step on: what was assigned."""
+        return replace(self.at(one.value, *one.guards), names=one.names)
+
+    @property
+    def is_too_far(self) -> bool:
+        """Whether to stop here; each time that this is asked is a step."""
+        return self.depth <= 0 or next(self.steps, None) is None
 
     @property
     def is_none(self) -> bool:
@@ -96,67 +114,60 @@ class Tracer:
 
     def argument(
         self, site: CallSite, frame: Frame, parameter: str, callee: Function | None
-    ) -> Iterator[Value]:
+    ) -> list[Value]:
         """What a call gives for a parameter.
 
         callee: None for a class, all of whose parameters are given by keyword and may be left out.
         """
-        place = self.flow(site.function).places.get(site.call)
-        if place is not None:
-            for value in self._argument(site, frame, place, parameter, callee, DEPTH):
-                if value.possible:
-                    yield value
+        here = self._here(site, frame)
+        return _possible(self._argument(here, parameter, callee)) if here else []
 
-    def follow(self, node: ast.expr, frame: Frame, place: Place) -> Iterator[Value]:
+    def follow(self, node: ast.expr, frame: Frame, place: Place) -> list[Value]:
         """Where an expression in the function of `frame` comes from."""
         return self.again(Value(node, frame, place.names, place.guards))
 
-    def entry(self, whole: ast.expr, key: str, frame: Frame, place: Place) -> Iterator[Value]:
+    def entry(self, whole: ast.expr, key: str, frame: Frame, place: Place) -> list[Value]:
         """What a dictionary in the function of `frame` holds under `key`."""
-        values = self._entry(Value(whole, frame, place.names, place.guards), key, DEPTH)
-        return (value for value in values if value.possible and not value.missing)
+        values = self._entry(Value(whole, frame, place.names, place.guards), key)
+        return [one for one in _possible(values) if not one.missing]
 
-    def again(self, value: Value) -> Iterator[Value]:
+    def again(self, value: Value) -> list[Value]:
         """Where a value comes from whose expression was taken out of a larger one."""
-        return (one for one in self._follow(value, DEPTH) if one.possible)
+        return _possible(self._follow(value))
 
-    def _follow(self, value: Value, depth: int) -> Iterator[Value]:
+    def _here(self, site: CallSite, frame: Frame) -> Value | None:
+        """Where a call stands; None where it is not known."""
+        place = self.flow(site.function).places.get(site.call)
+        path = ((site, frame.concrete),)
+        return Value(None, frame, place.names, place.guards, path) if place else None
+
+    def _follow(self, value: Value) -> Iterator[Value]:
         node = value.node
-        if depth == 0 or node is None:
+        if node is None or value.is_too_far:
             yield replace(value, node=None)
         elif source.dotted(node).rpartition(".")[2] in PLAIN:
             yield value
         elif isinstance(node, ast.Name | ast.Attribute) and source.dotted(node) in value.names:
             for one in value.names[source.dotted(node)]:
-                guards = (*value.guards, *one.guards)
-                yield from self._follow(
-                    replace(value, node=one.value, names=one.names, guards=guards), depth - 1
-                )
+                yield from self._follow(value.assigned(one))
         elif isinstance(node, ast.Name) and node.id in value.frame.function.parameters:
-            yield from self._parameter(value, node.id, depth)
+            yield from self._parameter(value, node.id)
         elif isinstance(node, ast.IfExp):
-            for holds, branch in ((True, node.body), (False, node.orelse)):
-                guard = Guard(node.test, holds, value.names, value.frame.function.node)
-                yield from self._follow(
-                    replace(value, node=branch, guards=(*value.guards, guard)), depth - 1
-                )
+            for branch in _branches(value, node):
+                yield from self._follow(branch)
         elif isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
-            for index, part in enumerate(node.values):
-                last = index == len(node.values) - 1
-                guards = value.guards
-                if not last:  # an earlier part counts only where it is something
-                    guards = (*guards, Guard(part, True, value.names, value.frame.function.node))
-                yield from self._follow(replace(value, node=part, guards=guards), depth - 1)
+            *earlier, last = node.values
+            for part in earlier:  # counts only where it is something
+                guard = Guard(part, True, value.names, value.frame.function.node)
+                yield from self._follow(value.at(part, guard))
+            yield from self._follow(value.at(last))
         elif isinstance(node, ast.NamedExpr) or (
             isinstance(node, ast.Subscript) and _is_slice(node.slice)
         ):
-            yield from self._follow(replace(value, node=node.value), depth - 1)
-        elif isinstance(node, ast.Call):
-            returned = self._returned(value, node)
+            yield from self._follow(value.at(node.value))
+        elif isinstance(node, ast.Call) and (returned := self._returned(value, node)):
             for inside in returned:
-                yield from self._follow(inside, depth - 1)
-            if not returned:
-                yield value
+                yield from self._follow(inside)
         else:
             yield value
 
@@ -164,7 +175,7 @@ class Tracer:
         """What a call of a function of this vLLM returns; empty for any other call."""
         name = source.dotted(call.func)
         if name in ("cast", "typing.cast"):
-            return [replace(value, node=call.args[-1])]
+            return [value.at(call.args[-1])]
         frame, callee = value.frame, None
         concrete: Class | None = None
         receiver, _, last = name.rpartition(".")
@@ -179,23 +190,22 @@ class Tracer:
         inner = Frame(callee, concrete, ((site, frame.concrete), *frame.pinned))
         return [
             replace(
-                value,
-                node=node,
+                value.at(node, *place.guards),
                 frame=inner,
                 names=place.names,
-                guards=(*value.guards, *place.guards),
                 entered=value.entered + 1,
             )
             for node, place in self.flow(callee).returns
         ]
 
-    def _parameter(self, value: Value, name: str, depth: int) -> Iterator[Value]:
+    def _parameter(self, value: Value, name: str) -> Iterator[Value]:
         function = value.frame.function
         for site, outer in self._callers(value):
-            place = self.flow(site.function).places.get(site.call)
-            if place is None or any(site is one for one, _ in value.path):
+            here = self._here(site, outer)
+            if here is None or any(site is one for one, _ in value.path):
                 continue
-            for given in self._argument(site, outer, place, name, function, depth - 1):
+            here = replace(here, depth=value.depth - 1, steps=value.steps)
+            for given in self._argument(here, name, function):
                 out = given.path[1:] if value.entered else given.path
                 yield replace(
                     given,
@@ -215,39 +225,31 @@ class Tracer:
             for site, concrete in self.calls.callers(frame.function, frame.concrete)
         ]
 
-    def _argument(
-        self,
-        site: CallSite,
-        frame: Frame,
-        place: Place,
-        parameter: str,
-        callee: Function | None,
-        depth: int,
-    ) -> Iterator[Value]:
-        here = Value(None, frame, place.names, place.guards, ((site, frame.concrete),))
+    def _argument(self, here: Value, parameter: str, callee: Function | None) -> Iterator[Value]:
+        """What the call on the path of `here` gives for a parameter."""
+        site = here.path[0][0]
         given = [site.call, *site.bound]
         for call in given:
             for keyword in call.keywords:
                 if keyword.arg == parameter:
-                    yield from self._follow(replace(here, node=keyword.value), depth)
+                    yield from self._follow(here.at(keyword.value))
                     return
         positional = [one for call in reversed(site.bound) for one in call.args[1:]]
         positional += site.call.args
-        if any(isinstance(one, ast.Starred) for one in positional):
-            yield here
-            return
-        if callee is None and positional:
+        if any(isinstance(one, ast.Starred) for one in positional) or (
+            callee is None and positional
+        ):
             yield here
             return
         if callee is not None and parameter in callee.positional:
             index = callee.positional.index(parameter)
             if index < len(positional):
-                yield from self._follow(replace(here, node=positional[index]), depth)
+                yield from self._follow(here.at(positional[index]))
                 return
         absent = [here]
         for whole in (one.value for call in given for one in call.keywords if one.arg is None):
             without: list[Value] = []
-            for value in self._entry(replace(here, node=whole), parameter, depth):
+            for value in self._entry(here.at(whole), parameter):
                 if value.missing:
                     without.append(value)
                 else:
@@ -265,15 +267,15 @@ class Tracer:
             else:
                 yield replace(one, node=default, names={}, missing=False)
 
-    def _entry(self, whole: Value, key: str, depth: int) -> Iterator[Value]:
+    def _entry(self, whole: Value, key: str) -> Iterator[Value]:
         """What a dictionary holds under `key`; a missing value where it holds nothing."""
         node = whole.node
-        if depth == 0 or node is None:
+        if node is None or whole.is_too_far:
             yield replace(whole, node=None)
         elif isinstance(node, ast.Dict):
             for name, part in reversed(list(zip(node.keys, node.values, strict=True))):
                 if name is None:
-                    inner = list(self._entry(replace(whole, node=part), key, depth - 1))
+                    inner = list(self._entry(whole.at(part), key))
                     yield from (one for one in inner if not one.missing)
                     if not any(one.missing for one in inner):
                         return
@@ -281,7 +283,7 @@ class Tracer:
                     yield replace(whole, node=None)
                     return
                 elif name.value == key:
-                    yield from self._follow(replace(whole, node=part), depth - 1)
+                    yield from self._follow(whole.at(part))
                     return
             yield replace(whole, missing=True)
         elif isinstance(node, ast.Call) and source.dotted(node.func) == "dict":
@@ -290,25 +292,20 @@ class Tracer:
                 name = ast.Constant(keyword.arg) if keyword.arg else None
                 items.append((name, keyword.value))
             made = ast.Dict([name for name, _ in items], [value for _, value in items])
-            yield from self._entry(replace(whole, node=made), key, depth - 1)
+            yield from self._entry(whole.at(made), key)
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            made = ast.Dict([None, None], [node.left, node.right])
-            yield from self._entry(replace(whole, node=made), key, depth - 1)
+            yield from self._entry(whole.at(ast.Dict([None, None], [node.left, node.right])), key)
         elif isinstance(node, ast.Name) and node.id in whole.names:
             for one in whole.names[node.id]:
-                guards = (*whole.guards, *one.guards)
-                named = replace(whole, node=one.value, names=one.names, guards=guards)
-                yield from self._entry(named, key, depth - 1)
+                yield from self._entry(whole.assigned(one), key)
         elif isinstance(node, ast.Name) and node.id == whole.frame.function.keywords:
-            yield from self._parameter(whole, key, depth)
+            yield from self._parameter(whole, key)
         elif isinstance(node, ast.IfExp):
-            for holds, branch in ((True, node.body), (False, node.orelse)):
-                guard = Guard(node.test, holds, whole.names, whole.frame.function.node)
-                either = replace(whole, node=branch, guards=(*whole.guards, guard))
-                yield from self._entry(either, key, depth - 1)
+            for branch in _branches(whole, node):
+                yield from self._entry(branch, key)
         elif isinstance(node, ast.Call) and (returned := self._returned(whole, node)):
             for value in returned:
-                yield from self._entry(value, key, depth - 1)
+                yield from self._entry(value, key)
         else:
             yield replace(whole, node=None)
 
@@ -334,6 +331,15 @@ class Tracer:
             for path, one in self.flow(function).definitions
             if path == f"{function.itself}.{attribute}"
         ]
+
+
+def _possible(values: Iterable[Value]) -> list[Value]:
+    return [one for one in values if one.possible]
+
+
+def _branches(value: Value, node: ast.IfExp) -> Iterator[Value]:
+    for holds, branch in ((True, node.body), (False, node.orelse)):
+        yield value.at(branch, Guard(node.test, holds, value.names, value.frame.function.node))
 
 
 def _is_slice(index: ast.expr) -> bool:
