@@ -8,7 +8,10 @@ contract with the backends. Otherwise that shows as a wrong token or a dead engi
 
 import copy
 import dataclasses
+import functools
+import importlib
 import importlib.util
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,7 +24,6 @@ import torch
 from vllm.config import CUDAGraphMode
 from vllm.utils.math_utils import cdiv
 from vllm.v1.attention.backend import CommonAttentionMetadata
-from vllm.v1.attention.backends.utils import split_decodes_prefills_and_extends
 from vllm.v1.worker.gpu import attn_utils
 from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridAttnMetadata
 from vllm.version import __version_tuple__
@@ -446,7 +448,7 @@ BREACHES: list[tuple[str, list[Row], int, Change, str]] = [
     ),
     (
         *("granite", DECODES, 1, put("is_prefilling", 3, to=1)),
-        "is_prefilling, row 3: expected 0, as it is padding, found 1",
+        "is_prefilling, row 3: expected False, as it is padding, found True",
     ),
     (
         *("granite+drafts", DRAFTS, 1, put(ACCEPTED, 2, to=2)),
@@ -480,7 +482,6 @@ def test_each_breach_is_named(
     assert f"): {breach}" in str(caught.value)
 
 
-@pytest.mark.skipif(__version_tuple__ < (0, 22), reason="nothing reads it")
 def test_recurrent_layers_need_is_prefilling(build: Build, layers_of: LayersOf) -> None:
     arguments = right(layers_of("granite"), DECODES)
     shorten("is_prefilling")(arguments)
@@ -488,33 +489,82 @@ def test_recurrent_layers_need_is_prefilling(build: Build, layers_of: LayersOf) 
         build(**arguments)
 
 
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Build:
+    """The check, and no builder that runs behind it."""
+    load_attn_utils(monkeypatch, "1")
+    unbuilt = functools.wraps(attn_utils.build_attn_metadata)(lambda **_: {})
+    return sys.modules[CONTRACT].checked(unbuilt)
+
+
+CONTEXT_LAST = [MIXED[0], MIXED[2], MIXED[1]]
+
+
 @pytest.mark.parametrize(
-    ("rows", "breach"),
-    [(MIXED, ""), (MIXED[::-1], "row order, row 1: expected prefills with context")],
+    ("module", "name", "breaks"),
+    [
+        # From 0.28.0 on it tells the rows with a context one by one.
+        pytest.param(
+            "vllm.model_executor.layers.attention.mla_attention",
+            "MLACommonMetadataBuilder",
+            __version_tuple__ < (0, 28),
+            id="mla",
+        ),
+        pytest.param(
+            "vllm.model_executor.layers.attention.sparse_mla_attention",
+            "SparseMLACommonMetadataBuilder",
+            __version_tuple__ < (0, 28),
+            id="sparse-mla",
+            marks=pytest.mark.skipif(
+                __version_tuple__ < (0, 26), reason="it has no prefill with context"
+            ),
+        ),
+        pytest.param(
+            "vllm.v1.attention.backends.triton_attn",
+            "TritonAttentionMetadataBuilder",
+            False,
+            id="triton",
+        ),
+    ],
 )
 def test_prefills_with_context_come_first_where_a_builder_wants_them(
-    build: Build, layers_of: LayersOf, rows: list[Row], breach: str
+    check: Build, layers_of: LayersOf, module: str, name: str, breaks: bool
 ) -> None:
     layers = layers_of("llama")
     ((group,),) = layers.attn_groups
     builder = copy.copy(group.get_metadata_builder(0))
-
-    class Splits(type(builder)):
-        def build(
-            self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata
-        ) -> Any:
-            return split_decodes_prefills_and_extends(common_attn_metadata)
-
-    builder.__class__ = Splits
+    # vLLM's own class, with the attributes of another: it is asked, and does not run.
+    builder.__class__ = getattr(importlib.import_module(module), name)
     group = dataclasses.replace(group, metadata_builders=[builder])
-    arguments = right(layers, rows) | {"attn_groups": [[group]]}
-    if breach:
+    check(**right(layers, MIXED) | {"attn_groups": [[group]]})
+
+    arguments = right(layers, CONTEXT_LAST) | {"attn_groups": [[group]]}
+    if breaks:
+        breach = "row order, row 2: expected prefills with context"
         with pytest.raises(RuntimeError, match=breach):
-            build(**arguments)
+            check(**arguments)
     else:
-        (split,) = set(build(**arguments).values())
-        # Decodes, extends and prefills: how many rows of each.
-        assert split[:3] == (1, 1, 1)
+        check(**arguments)
+
+
+@pytest.mark.skipif(__version_tuple__ < (0, 28), reason="there is no MLA for the CPU")
+def test_latent_attention_takes_contexts_in_any_order(
+    build: Build, layers_of: LayersOf
+) -> None:
+    layers = layers_of("deepseek")
+    built = build(**right(layers, CONTEXT_LAST))
+    assert {metadata.num_prefills for metadata in built.values()} == {2}
+
+
+def test_where_no_builder_knows_the_configuration_nothing_is_said(
+    check: Build, layers_of: LayersOf
+) -> None:
+    layers = layers_of("llama")
+    ((group,),) = layers.attn_groups
+    builder = copy.copy(group.get_metadata_builder(0))
+    del builder.vllm_config
+    group = dataclasses.replace(group, metadata_builders=[builder])
+    check(**right(layers, DECODES) | {"attn_groups": [[group]], "max_seq_len": 1})
 
 
 def test_the_cache_ends_with_its_last_block(build: Build, layers_of: LayersOf) -> None:
@@ -579,7 +629,57 @@ def test_layers_without_a_cache(build: Build, layers_of: LayersOf) -> None:
         check_metadata(metadata, groups, False)
 
 
-def test_off_there_is_nothing_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = load_attn_utils(monkeypatch, "0")
+def test_a_batch_without_slots_may_be_a_warm_up(
+    check: Build, layers_of: LayersOf
+) -> None:
+    layers = layers_of("granite")
+    (mamba,) = [i for i, groups in enumerate(layers.attn_groups) if is_mamba(groups)]
+    alone = [
+        groups if i == mamba else [] for i, groups in enumerate(layers.attn_groups)
+    ]
+    arguments = right(layers, DECODES) | {"attn_groups": alone, "max_seq_len": 1024}
+    check(**arguments)
+    with pytest.raises(RuntimeError, match="max_seq_len: expected 100 or less"):
+        check(**arguments | {"attn_groups": layers.attn_groups})
+
+
+def is_mamba(groups: list[Any]) -> bool:
+    return bool(groups[0].backend.get_name() == "MAMBA2_ATTN")
+
+
+def test_the_error_crosses_processes(check: Build, layers_of: LayersOf) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        check(**right(layers_of("llama"), DECODES) | {"max_seq_len": 99})
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert str(copied) == str(caught.value)
+    assert copied.breaches == caught.value.breaches
+
+
+def test_warn_logs_each_fault_once_and_builds(
+    layers_of: LayersOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = layers_of("llama")
+    build = load_attn_utils(monkeypatch, "warn").build_attn_metadata
+    logged: list[str] = []
+    logger = sys.modules[CONTRACT].logger
+    monkeypatch.setattr(logger, "warning", lambda text, *of: logged.append(text % of))
+    for value in 98, 99:
+        assert build(**right(layers, DECODES) | {"max_seq_len": value})
+    assert build(**right(layers, MIXED) | {"max_query_len": 49})
+    first, second = logged
+    assert "max_seq_len, row 2: expected 100 or more, found 98" in first
+    assert "max_query_len, row 2: expected 50 or more, found 49" in second
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+def test_off_there_is_nothing_to_call(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    module = load_attn_utils(monkeypatch, value)
     assert not hasattr(module.build_attn_metadata, "__wrapped__")
     sys.modules[CONTRACT].check_metadata(None, [None], False)
+
+
+def test_a_typing_error_turns_nothing_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="VLLM_CHECK_ATTN_METADATA=true: expected 1 "):
+        load_attn_utils(monkeypatch, "true")

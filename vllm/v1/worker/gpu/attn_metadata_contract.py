@@ -2,8 +2,9 @@
 # SPDX-FileCopyrightText: Copyright contributors to the vLLM project
 """Check, where Model Runner V2 builds attention metadata, what backends rely on.
 
-VLLM_CHECK_ATTN_METADATA=1 turns it on. Each build then copies lengths, block tables and
-slot mappings to the host: it is for finding faults, not for serving.
+VLLM_CHECK_ATTN_METADATA=1 raises an error where it does not hold; =warn logs each fault
+once and goes on. Each build then copies lengths, block tables and slot mappings to the
+host: it is for finding faults, not for serving.
 
 A rule is a function of what one KV cache group is about to get. It yields each field
 that breaks it, with the first such row, what was expected, and what was found.
@@ -12,22 +13,35 @@ that breaks it, with the first such row, what was expected, and what was found.
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 
-from vllm.v1.attention.backends.mamba_attn import BaseMambaAttentionMetadataBuilder
+from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import AttentionSpec, CrossAttentionSpec, MambaSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Finding = tuple[str, int | None, Any, Any]
+Lengths = TypeVar("Lengths", int, np.ndarray)
 
-ENABLED = os.environ.get("VLLM_CHECK_ATTN_METADATA") == "1"
+logger = init_logger(__name__)
+
 PAD_SLOT_ID = -1
+SPECULATIVE = ("num_accepted_tokens", "num_decode_draft_tokens_cpu")
+# What may be missing, or of another length than the batch.
+OPTIONAL = ("seq_lens_cpu_upper_bound", "is_prefilling", *SPECULATIVE)
+
+MODE = os.environ.get("VLLM_CHECK_ATTN_METADATA", "")
+if MODE not in ("", "0", "1", "warn"):
+    raise ValueError(
+        f"VLLM_CHECK_ATTN_METADATA={MODE}: expected 1 to raise an error at wrong "
+        "attention metadata, warn to log it, or 0 to check nothing"
+    )
+ENABLED = MODE in ("1", "warn")
 
 
 @dataclass(frozen=True)
@@ -59,17 +73,29 @@ class AttnMetadataError(RuntimeError):
     """All breaches of one build."""
 
     def __init__(self, breaches: Sequence[Breach]) -> None:
+        super().__init__(breaches)
         self.breaches = tuple(breaches)
-        super().__init__(
+
+    def __str__(self) -> str:
+        return (
             "attention metadata breaks its contract with the attention backends "
-            "(VLLM_CHECK_ATTN_METADATA=0 turns this check off):\n"
-            + "\n".join(map(str, breaches))
+            "(VLLM_CHECK_ATTN_METADATA=0 turns this check off, =warn goes on):\n"
+            + "\n".join(map(str, self.breaches))
         )
 
 
 def on_breaches(breaches: Sequence[Breach]) -> None:
     """What is done about the breaches of one build, when there are any."""
-    raise AttnMetadataError(breaches)
+    if MODE != "warn":
+        raise AttnMetadataError(breaches)
+    for breach in breaches:
+        fault = replace(breach, row=None, expected="", found="")
+        if fault not in _warned:
+            _warned.add(fault)
+            logger.warning("Wrong attention metadata, logged once: %s", breach)
+
+
+_warned: set[Breach] = set()
 
 
 def checked(build: Callable[P, R]) -> Callable[P, R]:
@@ -99,59 +125,59 @@ def check_metadata(
         return
     common = common_attn_metadata
     builders = [group.get_metadata_builder(0) for group in attn_groups]
-    metadata = Metadata(
+    if (vllm_config := _vllm_config(builders)) is None:
+        return
+    metadata = GroupMetadata(
         group=None,
         attn_groups=attn_groups,
         builders=builders,
-        vllm_config=builders[0].vllm_config,
+        vllm_config=vllm_config,
         for_cudagraph_capture=for_cudagraph_capture,
         num_reqs=common.num_reqs,
         num_actual_tokens=common.num_actual_tokens,
-        query_start_loc=common.query_start_loc,
-        query_start_loc_cpu=common.query_start_loc_cpu,
         max_query_len=common.max_query_len,
-        seq_lens=common.seq_lens,
         max_seq_len=common.max_seq_len,
-        seq_lens_cpu_upper_bound=common.seq_lens_cpu_upper_bound,
+        tensors=_given(
+            query_start_loc=common.query_start_loc,
+            query_start_loc_cpu=common.query_start_loc_cpu,
+            seq_lens=common.seq_lens,
+            seq_lens_cpu_upper_bound=common.seq_lens_cpu_upper_bound,
+        ),
     )
     _check([metadata])
 
 
-def _check(groups: Sequence["Metadata"]) -> None:
+def _check(groups: Sequence["GroupMetadata"]) -> None:
     if not groups or not groups[0].num_reqs:
         return
-    if groups[0].seq_lens.is_cuda and torch.cuda.is_current_stream_capturing():
+    on_cuda = groups[0].tensors["seq_lens"].is_cuda
+    if on_cuda and torch.cuda.is_current_stream_capturing():
         # Nothing can be copied to the host now.
         return
-    breaches = [breach for group in groups for breach in group.breaches(_malformed)]
+    breaches = [breach for m in groups for breach in _malformed(m)]
     if not breaches:
-        _read(groups)
-        breaches = [breach for group in groups for breach in group.breaches(*RULES)]
+        read = _read(groups)
+        breaches = [breach for m in read for rule in RULES for breach in rule(m)]
     if breaches:
         on_breaches(breaches)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Cache:
-    """The KV cache of a group, and where a batch reads and writes it."""
+    """What the KV cache of a group has room for, and how its block table counts."""
 
-    block_table: torch.Tensor
-    """[rows, columns]"""
-    slot_mapping: torch.Tensor
-    """[tokens]"""
     num_blocks: int
-    """Counted as the block table counts them."""
     tokens_per_column: int
     num_slots: int
 
-    def columns(self, seq_lens: np.ndarray) -> np.ndarray:
+    def columns(self, seq_lens: Lengths) -> Lengths:
         """How many columns of the block table sequences of these lengths take up."""
         return -(-seq_lens // self.tokens_per_column)
 
 
-@dataclass
-class Metadata:
-    """What the builders of one KV cache group are about to get.
+@dataclass(frozen=True)
+class GroupMetadata:
+    """What the builders of one KV cache group are about to get, and its values.
 
     Names, shapes and units are those of vLLM's CommonAttentionMetadata.
     """
@@ -163,30 +189,43 @@ class Metadata:
     for_cudagraph_capture: bool
     num_reqs: int
     num_actual_tokens: int
-    query_start_loc: torch.Tensor
-    query_start_loc_cpu: torch.Tensor
     max_query_len: int
-    seq_lens: torch.Tensor
     max_seq_len: int
-    seq_lens_cpu_upper_bound: torch.Tensor | None
-    is_prefilling: torch.Tensor | None = None
-    speculative: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """num_accepted_tokens, num_decode_draft_tokens_cpu: those that are not None."""
+    tensors: Mapping[str, torch.Tensor]
+    """Those that are not None."""
     cache: Cache | None = None
-    host: dict[str, np.ndarray] = field(default_factory=dict)
-    """The values, without those of fields that have not one for each row."""
-    is_dummy: bool = False
-    """Nothing of the batch is kept, and its rows own no blocks."""
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Of the tensors, but for those that should have one for each row and have not."""
+    is_dummy: bool | None = None
+    """Whether nothing of the batch is kept; None where its slots do not tell."""
 
-    def breaches(
-        self, *rules: Callable[["Metadata"], Iterator[Finding]]
-    ) -> Iterator[Breach]:
+    def breach(
+        self, field: str, row: int | None, expected: object, found: object
+    ) -> Breach:
         first = self.attn_groups[0]
         kind, layer = first.backend.get_name(), first.layer_names[0]
-        for rule in rules:
-            for name, row, *values in rule(self):
-                row = None if row is None else int(row)
-                yield Breach(self.group, kind, layer, name, row, *map(str, values))
+        return Breach(self.group, kind, layer, field, row, str(expected), str(found))
+
+    def first(
+        self, field: str, wrong: np.ndarray, expected: str, found: Any, *of: np.ndarray
+    ) -> Iterator[Breach]:
+        """The breach of the first row that is wrong; `expected` tells of its `of`."""
+        for row in np.flatnonzero(wrong)[:1]:
+            limits = expected.format(*(values[row] for values in of))
+            found = found[row] if isinstance(found, np.ndarray) else found
+            yield self.breach(field, int(row), limits, found)
+
+    def first_entry(self, wrong: np.ndarray, expected: str) -> Iterator[Breach]:
+        """Likewise of the block table, of which some entries are wrong."""
+        name = "block_table_tensor"
+        rows = np.arange(self.num_reqs)
+        entries = self.values[name][rows, wrong.argmax(axis=1)]
+        yield from self.first(name, wrong.any(axis=1), expected, entries)
+
+    @property
+    def of_requests(self) -> bool:
+        """Whether its lengths are for sure those of requests, and not made up."""
+        return self.is_dummy is False and not self.for_cudagraph_capture
 
     @property
     def max_model_len(self) -> int:
@@ -228,92 +267,91 @@ class Metadata:
 
     @property
     def query_lens(self) -> np.ndarray:
-        return np.diff(self.host["query_start_loc_cpu"])
+        return np.diff(self.values["query_start_loc_cpu"])
 
     @property
     def prefilling(self) -> np.ndarray:
-        return self.host.get("is_prefilling", np.zeros(self.num_reqs)) != 0
+        return self.values.get("is_prefilling", np.zeros(self.num_reqs)) != 0
 
     @property
     def num_tokens(self) -> int:
         """The tokens that belong to a row."""
-        return int(self.host["query_start_loc_cpu"][-1])
+        return int(self.values["query_start_loc_cpu"][-1])
 
     @property
-    def num_rows(self) -> int:
-        """The rows up to the last one with tokens; all where there are no tokens."""
+    def is_padding(self) -> np.ndarray:
+        """The rows behind the last one with tokens; none where there are no tokens."""
         filled = np.flatnonzero(self.query_lens)
-        return int(filled[-1]) + 1 if filled.size else self.num_reqs
-
-    def reads(self, *names: str) -> bool:
-        """Whether the code of a builder mentions one of the names."""
-        return any(set(names) & _names_in(type(builder)) for builder in self.builders)
+        num_rows = filled[-1] + 1 if filled.size else self.num_reqs
+        return np.arange(self.num_reqs) >= num_rows
 
 
-@functools.cache
-def _names_in(builder: Any) -> frozenset[str]:
-    members = [member for cls in builder.__mro__ for member in vars(cls).values()]
-    codes = [member.__code__ for member in members if inspect.isfunction(member)]
-    return frozenset(name for c in codes for name in c.co_names + c.co_varnames)
-
-
-def _groups(arguments: Mapping[str, Any]) -> list[Metadata]:
+def _groups(arguments: Mapping[str, Any]) -> list[GroupMetadata]:
     """What each KV cache group is to get of the arguments of `build_attn_metadata`."""
-    num_reqs, bound = arguments["num_reqs"], arguments["seq_lens_cpu_upper_bound"]
+    ubatch = arguments.get("ubatch_idx", 0)
     all_builders = [
-        [group.get_metadata_builder(arguments.get("ubatch_idx", 0)) for group in groups]
-        for groups in arguments["attn_groups"]
+        [group.get_metadata_builder(ubatch) for group in attn_groups]
+        for attn_groups in arguments["attn_groups"]
     ]
-    # Some builders keep but parts of it.
-    configs = [getattr(b, "vllm_config", None) for bs in all_builders for b in bs]
-    vllm_config = next((config for config in configs if config is not None), None)
-    made = []
-    for index, builders in enumerate(all_builders):
-        if not builders:
-            continue
-        is_prefilling, speculative = _of_model(arguments, index, builders)
-        made.append(
-            Metadata(
-                group=index,
-                attn_groups=arguments["attn_groups"][index],
-                builders=builders,
-                vllm_config=vllm_config,
-                for_cudagraph_capture=arguments["for_cudagraph_capture"],
-                num_reqs=num_reqs,
-                num_actual_tokens=arguments["num_tokens"],
-                query_start_loc=arguments["query_start_loc_gpu"],
-                query_start_loc_cpu=arguments["query_start_loc_cpu"],
-                max_query_len=arguments["max_query_len"],
-                seq_lens=arguments["seq_lens"][:num_reqs],
-                max_seq_len=arguments["max_seq_len"],
-                seq_lens_cpu_upper_bound=None if bound is None else bound[:num_reqs],
-                is_prefilling=is_prefilling,
-                speculative=speculative,
-                cache=_cache(arguments, index, builders[0], vllm_config),
-            )
+    vllm_config = _vllm_config([b for builders in all_builders for b in builders])
+    if vllm_config is None:
+        return []
+    num_reqs, bound = arguments["num_reqs"], arguments["seq_lens_cpu_upper_bound"]
+    # Made once, so that what groups share is read once.
+    shared = {
+        "query_start_loc": arguments["query_start_loc_gpu"],
+        "query_start_loc_cpu": arguments["query_start_loc_cpu"],
+        "seq_lens": arguments["seq_lens"][:num_reqs],
+        "seq_lens_cpu_upper_bound": None if bound is None else bound[:num_reqs],
+        "is_prefilling": arguments.get("is_prefilling"),
+    }
+    return [
+        GroupMetadata(
+            group=index,
+            attn_groups=arguments["attn_groups"][index],
+            builders=builders,
+            vllm_config=vllm_config,
+            for_cudagraph_capture=arguments["for_cudagraph_capture"],
+            num_reqs=num_reqs,
+            num_actual_tokens=arguments["num_tokens"],
+            max_query_len=arguments["max_query_len"],
+            max_seq_len=arguments["max_seq_len"],
+            tensors=_given(
+                **shared | _of_model(arguments, index, builders),
+                block_table_tensor=arguments["block_tables"][index],
+                slot_mapping=arguments["slot_mappings"][index],
+            ),
+            cache=_cache(arguments, index, builders[0], vllm_config),
         )
-    return made
+        for index, builders in enumerate(all_builders)
+        if builders
+    ]
+
+
+def _vllm_config(builders: Sequence[Any]) -> Any:
+    """That of the first builder that keeps it, as some keep but parts of it."""
+    configs = (getattr(builder, "vllm_config", None) for builder in builders)
+    return next((config for config in configs if config is not None), None)
+
+
+def _given(**tensors: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def _of_model(
     arguments: Mapping[str, Any], index: int, builders: Sequence[Any]
-) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
-    """is_prefilling, and the tensors of speculative decoding."""
-    is_prefilling = arguments.get("is_prefilling")
+) -> dict[str, torch.Tensor | None]:
+    """What a model adds for one group: is_prefilling, and what is speculative."""
     model_specific = arguments["model_specific_attn_metadata"]
     if model_specific is None:
-        return is_prefilling, {}
+        return {}
     num_reqs = arguments["num_reqs"]
-    kwargs: dict[str, Any] = {}
+    kwargs = dict(model_specific.get_extra_common_attn_kwargs(index, num_reqs))
     if not arguments["for_cudagraph_capture"]:
         for builder in builders:
             kwargs |= model_specific.get_extra_attn_kwargs(builder, num_reqs)
-    names = "num_accepted_tokens", "num_decode_draft_tokens_cpu"
-    common = model_specific.get_extra_common_attn_kwargs(index, num_reqs)
-    return (
-        common.get("is_prefilling", is_prefilling),
-        {name: kwargs[name] for name in names if kwargs.get(name) is not None},
-    )
+    names = "is_prefilling", *SPECULATIVE
+    return {name: kwargs[name] for name in names if name in kwargs}
 
 
 def _cache(
@@ -334,274 +372,281 @@ def _cache(
     if isinstance(spec, AttentionSpec) and getattr(spec, "dcp_sharded", True):
         shards = vllm_config.parallel_config.decode_context_parallel_size
     return Cache(
-        block_table=arguments["block_tables"][index],
-        slot_mapping=arguments["slot_mappings"][index],
         num_blocks=num_blocks * max(1, block_size // unit),
         tokens_per_column=unit * shards,
         num_slots=num_blocks * block_size,
     )
 
 
-def _read(groups: Sequence[Metadata]) -> None:
-    """Copy the values: the lengths first, then as much of the cache as they tell of."""
-    for tensors_of in _rows, _places:
-        wanted = [(m, name, t) for m in groups for name, t in tensors_of(m).items()]
-        # One copy for all, since each waits for the device.
-        device = groups[0].seq_lens.device
-        flat = [t.reshape(-1).to(device, torch.int64) for _, _, t in wanted]
-        values = torch.cat(flat).cpu().split([len(t) for t in flat]) if flat else ()
-        for (m, name, tensor), value in zip(wanted, values, strict=True):
-            m.host[name] = value.view(tensor.shape).numpy()
-    slots = [m.host["slot_mapping"] for m in groups if m.token_cache]
+def _read(groups: Sequence[GroupMetadata]) -> list[GroupMetadata]:
+    """The same with their values: the device's come in one copy, as each waits."""
+    wanted = [_readable(m) for m in groups]
+    tensors = {id(t): t for named in wanted for t in named.values()}
+    device = {key: t for key, t in tensors.items() if t.device.type != "cpu"}
+    if device:
+        flat = [t.reshape(-1).to(torch.int64) for t in device.values()]
+        copies = torch.cat(flat).cpu().split([len(t) for t in flat])
+        for (key, t), copy in zip(device.items(), copies, strict=True):
+            tensors[key] = copy.view(t.shape)
+    values = [
+        {name: tensors[id(t)].numpy() for name, t in named.items()} for named in wanted
+    ]
+    slots = [
+        v["slot_mapping"] for m, v in zip(groups, values, strict=True) if m.token_cache
+    ]
     parallel_config = groups[0].vllm_config.parallel_config
-    if slots and parallel_config.decode_context_parallel_size == 1:
-        # Otherwise a rank may write none of a batch's tokens.
-        is_dummy = all((slot == PAD_SLOT_ID).all() for slot in slots)
-        for m in groups:
-            m.is_dummy = is_dummy
+    is_dummy: bool | None = None
+    if any((slot != PAD_SLOT_ID).any() for slot in slots):
+        is_dummy = False
+    elif slots and parallel_config.decode_context_parallel_size == 1:
+        # Otherwise a rank may keep none of a batch's tokens.
+        is_dummy = True
+    return [
+        replace(m, values=v, is_dummy=is_dummy)
+        for m, v in zip(groups, values, strict=True)
+    ]
 
 
-def _rows(m: Metadata) -> dict[str, torch.Tensor]:
+def _readable(m: GroupMetadata) -> dict[str, torch.Tensor]:
+    """What has a value for each row, and of the block table as much as is in use."""
     tensors = {
-        "seq_lens": m.seq_lens,
-        "seq_lens_cpu_upper_bound": m.seq_lens_cpu_upper_bound,
-        "is_prefilling": m.is_prefilling,
-        **m.speculative,
-    }
-    return {
-        "query_start_loc": m.query_start_loc,
-        "query_start_loc_cpu": m.query_start_loc_cpu,
-        **{k: t for k, t in tensors.items() if t is not None and len(t) == m.num_reqs},
-    }
-
-
-def _places(m: Metadata) -> dict[str, torch.Tensor]:
-    if m.cache is None:
-        return {}
-    columns = int(m.cache.columns(m.host["seq_lens"]).max(initial=1))
-    if m.state_cache:
-        columns = max(columns, 1 + m.num_speculative_tokens)
-    return {
-        "block_table_tensor": m.cache.block_table[:, :columns],
-        "slot_mapping": m.cache.slot_mapping,
-    }
-
-
-def _first(wrong: np.ndarray) -> np.ndarray:
-    """Where the first True is, if there is one."""
-    return np.flatnonzero(wrong)[:1]
-
-
-def _malformed(m: Metadata) -> Iterator[Finding]:
-    """What has to be right before rows can be told apart."""
-    lengths = {
-        "query_start_loc": (m.query_start_loc, m.num_reqs + 1),
-        "query_start_loc_cpu": (m.query_start_loc_cpu, m.num_reqs + 1),
-        "seq_lens": (m.seq_lens, m.num_reqs),
+        name: tensor
+        for name, tensor in m.tensors.items()
+        if name not in OPTIONAL or len(tensor) == m.num_reqs
     }
     if m.cache is not None:
-        lengths["block_table_tensor"] = m.cache.block_table, m.num_reqs
-    for name, (tensor, rows) in lengths.items():
-        if len(tensor) != rows:
-            yield name, None, f"{rows} entries", len(tensor)
+        columns = max(m.cache.columns(m.max_seq_len), 1 + m.num_speculative_tokens)
+        tensors["block_table_tensor"] = tensors["block_table_tensor"][:, :columns]
+    return tensors
 
 
-def _query_start_loc(m: Metadata) -> Iterator[Finding]:
-    device, host = m.host["query_start_loc"], m.host["query_start_loc_cpu"]
-    for name, starts in ("query_start_loc", device), ("query_start_loc_cpu", host):
+def _malformed(m: GroupMetadata) -> Iterator[Breach]:
+    """What has to be right before rows can be told apart."""
+    lengths = {
+        "query_start_loc": m.num_reqs + 1,
+        "query_start_loc_cpu": m.num_reqs + 1,
+        "seq_lens": m.num_reqs,
+    }
+    if m.cache is not None:
+        lengths["block_table_tensor"] = m.num_reqs
+    for name, length in lengths.items():
+        if len(m.tensors[name]) != length:
+            yield m.breach(name, None, f"{length} entries", len(m.tensors[name]))
+
+
+def _query_start_loc(m: GroupMetadata) -> Iterator[Breach]:
+    name = "query_start_loc"
+    for each in name, f"{name}_cpu":
+        starts = m.values[each]
         if starts[0] != 0:
-            yield name, 0, 0, starts[0]
-        for row in _first(np.diff(starts) < 0):
-            yield name, row, f"an end at {starts[row]} or later", starts[row + 1]
+            yield m.breach(each, 0, 0, starts[0])
+        ends, expected = starts[1:], "an end at {} or later"
+        yield from m.first(each, ends < starts[:-1], expected, ends, starts[:-1])
+    device, host = m.values[name], m.values[f"{name}_cpu"]
     differs = device != host
     speculative_config = m.vllm_config.speculative_config
     if getattr(speculative_config, "enable_adaptive_verification", False):
         # Which row gets how many of the tokens is decided on the device.
         differs[:-1] = False
-    for row in _first(differs):
-        yield "query_start_loc", row, f"{host[row]}, as on the host", device[row]
+    yield from m.first(name, differs, "{}, as on the host", device, host)
 
 
-def _num_actual_tokens(m: Metadata) -> Iterator[Finding]:
+def _num_actual_tokens(m: GroupMetadata) -> Iterator[Breach]:
     # A FULL CUDA graph has tokens that belong to no row.
     mode = m.vllm_config.compilation_config.cudagraph_mode
     padded = m.for_cudagraph_capture or mode.has_full_cudagraphs()
     excess = m.num_actual_tokens - m.num_tokens
     if excess < 0 or (excess > 0 and not padded):
         expected = f"{m.num_tokens}, the end of query_start_loc"
-        yield "num_actual_tokens", None, expected, m.num_actual_tokens
+        yield m.breach("num_actual_tokens", None, expected, m.num_actual_tokens)
 
 
-def _max_query_len(m: Metadata) -> Iterator[Finding]:
-    longest = np.maximum(m.query_lens, np.diff(m.host["query_start_loc"]))
-    for row in _first(longest > m.max_query_len):
-        yield "max_query_len", row, f"{longest[row]} or more", m.max_query_len
+def _max_query_len(m: GroupMetadata) -> Iterator[Breach]:
+    name, most = "max_query_len", m.max_query_len
+    longest = np.maximum(m.query_lens, np.diff(m.values["query_start_loc"]))
+    yield from m.first(name, longest > most, "{} or more", most, longest)
 
 
-def _max_seq_len(m: Metadata) -> Iterator[Finding]:
-    name, seq_lens = "max_seq_len", m.host["seq_lens"]
-    row = seq_lens.argmax()
-    if m.max_seq_len < seq_lens[row]:
-        yield name, row, f"{seq_lens[row]} or more", m.max_seq_len
-    if m.for_cudagraph_capture or m.is_dummy:
+def _max_seq_len(m: GroupMetadata) -> Iterator[Breach]:
+    name, seq_lens, most = "max_seq_len", m.values["seq_lens"], m.max_seq_len
+    yield from m.first(name, seq_lens > most, "{} or more", most, seq_lens)
+    if not m.of_requests:
         return
-    longest = seq_lens[row] + m.unconfirmed_tokens
-    if "seq_lens_cpu_upper_bound" in m.host:
-        longest = m.host["seq_lens_cpu_upper_bound"].max()
+    bounds = m.values.get("seq_lens_cpu_upper_bound", seq_lens + m.unconfirmed_tokens)
     # A draft's may cover all of its steps.
-    longest = min(longest + m.num_speculative_tokens, m.max_model_len)
-    if m.max_seq_len > longest:
-        yield name, None, f"{longest} or less", m.max_seq_len
+    longest = min(bounds.max() + m.num_speculative_tokens, m.max_model_len)
+    if most > longest:
+        yield m.breach(name, None, f"{longest} or less", most)
     elif m.token_cache:
-        columns = m.token_cache.block_table.shape[1]
-        if m.token_cache.columns(np.array(m.max_seq_len)) > columns:
+        columns = m.tensors["block_table_tensor"].shape[1]
+        if m.token_cache.columns(most) > columns:
             expected = f"no more than {columns} columns of the block table hold"
-            yield name, None, expected, m.max_seq_len
+            yield m.breach(name, None, expected, most)
 
 
-def _seq_lens_cpu_upper_bound(m: Metadata) -> Iterator[Finding]:
-    name, bound = "seq_lens_cpu_upper_bound", m.seq_lens_cpu_upper_bound
+def _seq_lens_cpu_upper_bound(m: GroupMetadata) -> Iterator[Breach]:
+    name = "seq_lens_cpu_upper_bound"
+    bound = m.tensors.get(name)
     if bound is None or bound.device.type != "cpu":
         found = "None" if bound is None else f"one on {bound.device}"
-        yield name, None, "a tensor on the CPU", found
-    if name not in m.host:
+        yield m.breach(name, None, "a tensor on the CPU", found)
+    if name not in m.values:
         if bound is not None:
-            yield name, None, f"{m.num_reqs} entries", len(bound)
+            yield m.breach(name, None, f"{m.num_reqs} entries", len(bound))
         return
-    bounds, seq_lens = m.host[name], m.host["seq_lens"]
-    for row in _first(bounds < seq_lens):
-        yield name, row, f"{seq_lens[row]} or more, its seq_len", bounds[row]
-    if m.for_cudagraph_capture or m.is_dummy or m.pcp:
-        return
-    highest = seq_lens + np.where(m.prefilling, 0, m.unconfirmed_tokens)
-    highest = np.minimum(highest, m.max_model_len)
-    for row in _first(bounds > highest):
-        yield name, row, f"{highest[row]} or less, by its seq_len", bounds[row]
+    bounds, seq_lens = m.values[name], m.values["seq_lens"]
+    expected = "{} or more, its seq_len"
+    yield from m.first(name, bounds < seq_lens, expected, bounds, seq_lens)
+    if m.of_requests and not m.pcp:
+        highest = seq_lens + np.where(m.prefilling, 0, m.unconfirmed_tokens)
+        highest = np.minimum(highest, m.max_model_len)
+        expected = "{} or less, by its seq_len"
+        yield from m.first(name, bounds > highest, expected, bounds, highest)
 
 
-def _is_prefilling(m: Metadata) -> Iterator[Finding]:
+def _is_prefilling(m: GroupMetadata) -> Iterator[Breach]:
     # Others get what does not count padding, and read it in no batch that has any.
-    if m.state_cache and m.reads("is_prefilling") and "is_prefilling" not in m.host:
-        found = None if m.is_prefilling is None else len(m.is_prefilling)
-        yield "is_prefilling", None, f"{m.num_reqs} entries", found
+    name = "is_prefilling"
+    if m.state_cache and name in m.tensors and name not in m.values:
+        yield m.breach(name, None, f"{m.num_reqs} entries", len(m.tensors[name]))
 
 
-def _speculative_tensors(m: Metadata) -> Iterator[Finding]:
+def _speculative_tensors(m: GroupMetadata) -> Iterator[Breach]:
     most = m.num_speculative_tokens
-    lowest = {"num_accepted_tokens": 1, "num_decode_draft_tokens_cpu": -1}
-    highest = {"num_accepted_tokens": most + 1, "num_decode_draft_tokens_cpu": most}
-    for name, tensor in m.speculative.items():
+    legal = zip(SPECULATIVE, (1, -1), (most + 1, most), strict=True)
+    for name, lowest, highest in legal:
+        if name not in m.tensors:
+            continue
+        entries = len(m.tensors[name])
         if most == 0:
             expected = "None, as nothing is speculative"
-            yield name, None, expected, f"{len(tensor)} entries"
-        elif name not in m.host:
-            yield name, None, f"{m.num_reqs} entries", len(tensor)
+            yield m.breach(name, None, expected, f"{entries} entries")
+        elif name not in m.values:
+            yield m.breach(name, None, f"{m.num_reqs} entries", entries)
         else:
-            values = m.host[name]
-            for row in _first((values < lowest[name]) | (values > highest[name])):
-                yield name, row, f"{lowest[name]} to {highest[name]}", values[row]
+            values = m.values[name]
+            outside = (values < lowest) | (values > highest)
+            yield from m.first(name, outside, f"{lowest} to {highest}", values)
 
 
-def _accepted_tokens(m: Metadata) -> Iterator[Finding]:
+def _accepted_tokens(m: GroupMetadata) -> Iterator[Breach]:
     """A state is kept where only a row that verifies drafts looks for it."""
-    accepted = m.host.get("num_accepted_tokens")
+    name, name_of_drafts = SPECULATIVE
+    accepted, drafts = m.values.get(name), m.values.get(name_of_drafts)
     if accepted is None or m.num_speculative_tokens == 0:
         return
-    for row in _first(m.prefilling & (accepted != 1)):
-        yield "num_accepted_tokens", row, "1, as it is a prefill", accepted[row]
+    wrong = m.prefilling & (accepted != 1)
+    yield from m.first(name, wrong, "1, as it is a prefill", accepted)
     filled = m.query_lens > 0
     decodes = filled & ~m.prefilling
-    if any(isinstance(b, BaseMambaAttentionMetadataBuilder) for b in m.builders):
+    if any(_is_a(b, "BaseMambaAttentionMetadataBuilder") for b in m.builders):
         # These run what stands behind a prefill as one. A prefill of one token is a
         # decode to them when it has a state.
         prefills = filled & m.prefilling
-        prefills &= (m.query_lens > 1) | (m.host["seq_lens"] == 1)
+        prefills &= (m.query_lens > 1) | (m.values["seq_lens"] == 1)
         verifies = decodes & ((accepted > 1) | (m.query_lens > 1))
-        for row in _first(verifies & np.maximum.accumulate(prefills)):
-            expected = "rows that verify drafts before prefills"
-            yield "row order", row, expected, "one behind"
-    elif "num_decode_draft_tokens_cpu" in m.host:
-        drafts = m.host["num_decode_draft_tokens_cpu"]
-        for row in _first(decodes & (accepted > 1) & (drafts < 0)):
-            expected = f"0 or more, as {accepted[row]} tokens were accepted"
-            yield "num_decode_draft_tokens_cpu", row, expected, drafts[row]
+        behind = verifies & np.maximum.accumulate(prefills)
+        expected = "rows that verify drafts before prefills"
+        yield from m.first("row order", behind, expected, "one behind")
+    elif drafts is not None:
+        wrong = decodes & (accepted > 1) & (drafts < 0)
+        expected = "0 or more, as {} tokens were accepted"
+        yield from m.first(name_of_drafts, wrong, expected, drafts, accepted)
 
 
-def _row_order(m: Metadata) -> Iterator[Finding]:
-    """Some builders take the first prefills to be all those that have a context."""
-    if not m.reads("prefill_tokens_with_context", "split_decodes_prefills_and_extends"):
+def _row_order(m: GroupMetadata) -> Iterator[Breach]:
+    builders = [builder for builder in m.builders if _wants_context_first(builder)]
+    if m.pcp or not builders:
         return
-    threshold = max(getattr(b, "reorder_batch_threshold", 1) or 1 for b in m.builders)
+    threshold = max(getattr(b, "reorder_batch_threshold", 1) or 1 for b in builders)
     prefills = np.maximum.accumulate(m.query_lens > threshold) & (m.query_lens > 0)
-    context = m.host["seq_lens"] - m.query_lens
-    behind = np.maximum.accumulate(prefills & (context <= 0))
-    for row in _first(behind & prefills & (context > 0)):
-        expected = "prefills with context before those without"
-        yield "row order", row, expected, f"one of {context[row]} tokens behind"
+    with_context = m.values["seq_lens"] > m.query_lens
+    behind = prefills & with_context & np.maximum.accumulate(prefills & ~with_context)
+    expected = "prefills with context before those without"
+    yield from m.first("row order", behind, expected, "one behind")
 
 
-def _block_table(m: Metadata) -> Iterator[Finding]:
+def _wants_context_first(builder: Any) -> bool:
+    """Whether it takes the first prefills to be all those that have a context."""
+    mla = _is_a(builder, "MLACommonMetadataBuilder", "SparseMLACommonMetadataBuilder")
+    if mla is None:
+        return _is_a(builder, "AiterFlashAttentionMetadataBuilder") is not None
+    prefill = sys.modules[mla.__module__].MLACommonPrefillMetadata
+    # A sparse one without a prefill backend leaves contexts to the decode kernels.
+    return (
+        "prefill_tokens_with_context" in prefill.ChunkedContextMetadata.__annotations__
+        and getattr(builder, "_prefill_backend", prefill) is not None
+    )
+
+
+def _is_a(builder: Any, *names: str) -> type | None:
+    """Its class of such a name; told by the name, so that no backend is imported."""
+    classes = type(builder).__mro__
+    return next((cls for cls in classes if cls.__name__ in names), None)
+
+
+def _block_table(m: GroupMetadata) -> Iterator[Breach]:
     if (cache := m.token_cache or m.state_cache) is None:
         return
-    name, table = "block_table_tensor", m.host["block_table_tensor"]
-    needed, columns = cache.columns(m.host["seq_lens"]), cache.block_table.shape[1]
-    for row in _first((needed > columns) & (not m.is_dummy)):
-        yield name, row, f"{needed[row]} columns or more", columns
-    read = np.arange(table.shape[1]) < needed[:, None]
-    outside = read & ((table < 0) | (table >= cache.num_blocks))
-    for row in _first(outside.any(axis=1)):
-        expected = f"blocks 0 to {cache.num_blocks - 1}"
-        yield name, row, expected, table[row][outside[row]][0]
+    name, table = "block_table_tensor", m.values["block_table_tensor"]
+    needed, columns = cache.columns(m.values["seq_lens"]), m.tensors[name].shape[1]
+    short = (needed > columns) & (m.is_dummy is False)
+    yield from m.first(name, short, "{} columns or more", columns, needed)
+    outside = (table < 0) | (table >= cache.num_blocks)
+    outside &= np.arange(table.shape[1]) < needed[:, None]
+    yield from m.first_entry(outside, f"blocks 0 to {cache.num_blocks - 1}")
 
 
-def _slot_mapping(m: Metadata) -> Iterator[Finding]:
+def _slot_mapping(m: GroupMetadata) -> Iterator[Breach]:
     if (cache := m.token_cache) is None:
         return
-    name, slots = "slot_mapping", m.host["slot_mapping"]
+    name, slots = "slot_mapping", m.values["slot_mapping"]
     if len(slots) < m.num_actual_tokens:
-        yield name, None, f"{m.num_actual_tokens} entries or more", len(slots)
+        yield m.breach(name, None, f"{m.num_actual_tokens} entries or more", len(slots))
     if not m.pcp:
         slots = slots[: m.num_actual_tokens]
-    for token in _first((slots < PAD_SLOT_ID) | (slots >= cache.num_slots)):
-        ends = m.host["query_start_loc_cpu"][1:]
+    for token in np.flatnonzero((slots < PAD_SLOT_ID) | (slots >= cache.num_slots))[:1]:
+        ends = m.values["query_start_loc_cpu"][1:]
         row = int(np.searchsorted(ends, token, side="right"))
+        of_row = None if m.pcp or row == m.num_reqs else row
         expected = f"slots 0 to {cache.num_slots - 1}, or {PAD_SLOT_ID}"
-        yield name, None if m.pcp or row == m.num_reqs else row, expected, slots[token]
+        yield m.breach(name, of_row, expected, slots[token])
 
 
-def _padding(m: Metadata) -> Iterator[Finding]:
+def _padding(m: GroupMetadata) -> Iterator[Breach]:
     if m.pcp:
         return
     neutral = {
         "seq_lens": 0,
         "seq_lens_cpu_upper_bound": 0,
-        "is_prefilling": 0,
+        "is_prefilling": False,
         "num_accepted_tokens": 1,
         "num_decode_draft_tokens_cpu": -1,
     }
     for name, value in neutral.items():
-        values = m.host.get(name, np.empty(0))
-        for row in m.num_rows + _first(values[m.num_rows :] != value):
-            yield name, row, f"{value}, as it is padding", values[row]
+        values = m.values.get(name, np.full(m.num_reqs, value))
+        wrong = m.is_padding & (values != value)
+        yield from m.first(name, wrong, f"{value}, as it is padding", values)
     if m.token_cache:
-        slots = m.host["slot_mapping"][m.num_tokens : m.num_actual_tokens]
-        for token in _first(slots != PAD_SLOT_ID):
+        slots = m.values["slot_mapping"][m.num_tokens : m.num_actual_tokens]
+        for slot in slots[slots != PAD_SLOT_ID][:1]:
             expected = f"{PAD_SLOT_ID} for tokens of no row"
-            yield "slot_mapping", None, expected, slots[token]
+            yield m.breach("slot_mapping", None, expected, slot)
 
 
-def _rows_without_state(m: Metadata) -> Iterator[Finding]:
+def _rows_without_state(m: GroupMetadata) -> Iterator[Breach]:
     """Such a row's state is written too: to block 0, which is nobody's."""
     if m.state_cache is None:
         return
-    table = m.host["block_table_tensor"]
-    without = np.arange(m.num_reqs) >= m.num_rows
-    if m.is_dummy and (m.host["seq_lens"] <= m.query_lens).all():
+    seq_lens, table = m.values["seq_lens"], m.values["block_table_tensor"]
+    without = m.is_padding
+    if m.is_dummy and (seq_lens <= m.query_lens).all():
         # A warm-up may hand out blocks, the first ones in order.
-        without |= table[:, 0] != np.arange(1, m.num_reqs + 1)
-    for row in _first(without & table.any(axis=1)):
-        expected = "block 0, as the row is padding or a dummy"
-        yield "block_table_tensor", row, expected, table[row][table[row] != 0][0]
+        without = without | (table[:, 0] != np.arange(1, m.num_reqs + 1))
+    columns = max(m.state_cache.columns(seq_lens.max()), 1 + m.num_speculative_tokens)
+    written = without[:, None] & (table != 0)
+    written[:, columns:] = False
+    yield from m.first_entry(written, "block 0, as the row is padding or a dummy")
 
 
 RULES = (
