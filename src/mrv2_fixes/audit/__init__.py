@@ -1,8 +1,18 @@
 """Breaches of the contract of attention metadata in the code of a vLLM, found without running it.
 
-source: which files matter, and what is defined where. calls: who calls what. flow: what holds where
-in a function. trace: where a value comes from. constructions: what makes metadata. rules, dropped:
-what is a breach.
+Each module goes by those before it:
+
+source: which files matter, and what is defined where.
+calls: who calls what.
+flow: what holds where in a function.
+trace: where a value comes from.
+hurt: the fields of metadata, and who goes by each.
+guards: what the conditions on the way of a value imply.
+constructions: what makes metadata.
+finding: what a breach is told as.
+rules, dropped: what is a breach.
+acceptance: which findings somebody has accepted.
+report: how an audit is told.
 """
 
 from __future__ import annotations
@@ -11,7 +21,7 @@ from collections.abc import Mapping
 
 from mrv2_fixes.audit import rules
 from mrv2_fixes.audit.constructions import METADATA, constructions
-from mrv2_fixes.audit.finding import Finding, Sure
+from mrv2_fixes.audit.finding import Finding
 from mrv2_fixes.audit.source import RUNNER, Source
 from mrv2_fixes.audit.trace import Tracer
 from mrv2_fixes.errors import TargetUnusable
@@ -24,15 +34,15 @@ def audit(files: Mapping[str, bytes]) -> list[Finding]:
     Raises TargetUnusable when a file that matters does not parse, or no metadata is made for V2.
     """
     tracer = Tracer(Source(files))
-    if not any(constructions(tracer)):
+    made = list(constructions(tracer))
+    if not made:
         raise TargetUnusable(f"{RUNNER}: makes no {METADATA}: audit a vLLM from 0.12.0 on")
     found: dict[str, Finding] = {}
     for rule in rules.RULES:
-        for finding in rule(tracer):
+        for finding in rule(tracer, made):
             found.setdefault(finding.key, finding)
     return sorted(found.values(), key=_order)
 
 
 def _order(finding: Finding) -> tuple[str, int, int, str, str]:
-    sure = list(Sure).index(finding.sure)
-    return finding.file, finding.line, sure, finding.kind.value, finding.field
+    return finding.file, finding.line, finding.sure.rank, finding.kind.value, finding.field

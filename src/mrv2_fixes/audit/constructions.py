@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mrv2_fixes.audit import guards
 from mrv2_fixes.audit.calls import CallSite
-from mrv2_fixes.audit.flow import Place
+from mrv2_fixes.audit.hurt import BOUND, LONGEST
 from mrv2_fixes.audit.source import RUNNER, Function
 from mrv2_fixes.audit.trace import Frame, Tracer, Value
 
 METADATA = "CommonAttentionMetadata"
-BOUND = "seq_lens_cpu_upper_bound"
-LONGEST = "max_seq_len"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,20 +60,3 @@ def _is_of_runner(tracer: Tracer, function: Function) -> bool:
         return True
     bases = tracer.source.bases(function.owner) if function.owner else []
     return any(base.module.path.startswith(RUNNER) for base in bases)
-
-
-def at_capture(tracer: Tracer, value: Value) -> bool:
-    """Whether the way of a value is one of CUDA graph capture alone."""
-    if guards.implied(value.guards, guards.capture, tracer):
-        return True
-    for index, (site, concrete) in enumerate(value.path):
-        if guards.capture(site.function.name):
-            return True
-        for parameter in site.function.parameters:
-            if "capture" in parameter:
-                name = ast.Name(parameter, ast.Load())
-                frame = Frame(site.function, concrete, value.path[index + 1 :])
-                values = list(tracer.follow(name, frame, Place({}, ())))
-                if values and all(guards.is_true(one.node) for one in values):
-                    return True
-    return False

@@ -3,51 +3,39 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from mrv2_fixes.audit import guards
 from mrv2_fixes.audit.calls import CallSite
-from mrv2_fixes.audit.constructions import BOUND, constructions
+from mrv2_fixes.audit.constructions import Construction
 from mrv2_fixes.audit.finding import Finding, Kind, Sure
 from mrv2_fixes.audit.flow import parts
+from mrv2_fixes.audit.hurt import BOUND, who
 from mrv2_fixes.audit.source import Class, Function, dotted, walk
 from mrv2_fixes.audit.trace import Frame, Tracer
 
 # The parameter that brings what only one kind of model has, and the method that says what.
 OWN, EXTRA = "model_specific_attn_metadata", "get_extra_common_attn_kwargs"
-WHY = {
-    "dcp_local_seq_lens": "MLA and FlashInfer builders take it where context is spread (DCP)",
-    "dcp_local_seq_lens_cpu_upper_bound": "sparse MLA sizes by it where context is spread (DCP)",
-    "fast_prefill": "prefill of layers that share a KV cache is not cut to the logits",
-    "for_cudagraph_capture": "builders take a capture for a batch, and set nothing up for it",
-    "is_prefilling": "builders that ask for it assert it, or take prompts for decodes",
-    "mm_req_doc_ranges": "PrefixLM models attend causally over images",
-    "positions": "DeepSeek V4, MiniMax M3 and CPU encoder-only builders need it",
-    "req_idx": "indexer and sparse MLA take chunks of one request for several (PCP)",
-    "rswa_prefix_lens": "sliding windows that keep the prompt (R-SWA) lose it",
-}
-
 # Only sparse MLA reads these, with prefill spread over ranks; no model state of such a model is but
 # the default one, or derives from it.
 OF_MLA = {"dcp_local_seq_lens_cpu_upper_bound", "req_idx"}
 
 
-def fields_dropped(tracer: Tracer) -> Iterator[Finding]:
+def fields_dropped(tracer: Tracer, made: Sequence[Construction]) -> Iterator[Finding]:
     """What the same method of another class forwards, and this one leaves out though it has it."""
-    makers = {made.site.function for made in constructions(tracer)}
-    for maker in makers:
-        siblings: dict[tuple[str, Class], dict[Function, CallSite]] = {}
+    for maker in dict.fromkeys(one.site.function for one in made):
+        # The calls by the method's name and what its classes derive from, each once.
+        siblings: dict[tuple[str, Class], dict[ast.Call, CallSite]] = {}
         for site, _ in tracer.calls.callers(maker, None):
             owner = site.function.owner
             if owner is not None:
                 root = tracer.source.bases(owner)[-1]
-                siblings.setdefault((site.function.name, root), {})[site.function] = site
+                siblings.setdefault((site.function.name, root), {})[site.call] = site
         optional = [one for one in maker.parameters if maker.default(one) is not None]
-        for sites in siblings.values():
-            for site in sites.values():
+        for sites in map(list, map(dict.values, siblings.values())):
+            for site in sites:
                 for field in optional:
-                    if field != BOUND and _is_dropped(tracer, field, site, maker, sites.values()):
-                        why = WHY.get(field, "the builders that read it go without")
+                    if field != BOUND and _is_dropped(tracer, field, site, maker, sites):
                         yield Finding(
                             site.function.module.path,
                             site.call.lineno,
@@ -55,27 +43,33 @@ def fields_dropped(tracer: Tracer) -> Iterator[Finding]:
                             Kind.DROPPED,
                             field,
                             Sure.LIKELY if guards.capture(field) else Sure.LOOK,
-                            why,
+                            who(field),
                         )
 
 
 def _is_dropped(
-    tracer: Tracer, field: str, site: CallSite, maker: Function, siblings: Iterable[CallSite]
+    tracer: Tracer, field: str, site: CallSite, maker: Function, siblings: Sequence[CallSite]
 ) -> bool:
     frame = Frame(site.function, site.function.owner)
-    values = list(tracer.argument(site, frame, field, maker))
+    values = tracer.argument(site, frame, field, maker)
     default = maker.default(field)
     if not values or not all(one.missing or one.node is default for one in values):
         return False
     if _comes_from_model_state(tracer, field, site, frame, maker):
         return False
     bases = tracer.source.bases(site.function.owner) if site.function.owner else []
-    return any(
-        _is_at_hand(tracer, keyword.value, other, site.function)
+    forwarding = [
+        (other, keyword.value)
         for other in siblings
-        if field not in OF_MLA or other.function.owner in bases
         for keyword in other.call.keywords
         if other is not site and keyword.arg == field
+    ]
+    if guards.capture(field) and any(other.function is site.function for other, _ in forwarding):
+        return False  # one call is for capture, the other is not
+    return any(
+        _is_at_hand(tracer, value, other, site.function)
+        for other, value in forwarding
+        if field not in OF_MLA or other.function.owner in bases
     )
 
 

@@ -14,7 +14,6 @@ class Kind(str, Enum):
     SPECULATIVE = "speculative tensor not gated"
     ONCE = "never renewed"
     DROPPED = "field dropped"
-    BEHIND = "bound behind the queries"
 
 
 class Sure(str, Enum):
@@ -26,6 +25,11 @@ class Sure(str, Enum):
     CERTAIN = "certain"
     LIKELY = "likely"
     LOOK = "worth a look"
+
+    @property
+    def rank(self) -> int:
+        """0 for the surest."""
+        return list(Sure).index(self)
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,17 @@
-"""What the conditions on the way of a value imply."""
+"""What the conditions and calls on the way of a value imply."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
 
-from mrv2_fixes.audit.flow import Guard, Names, mentions
+from mrv2_fixes.audit.flow import Guard, Names, Place, mentions
+from mrv2_fixes.audit.hurt import SPECULATIVE
 from mrv2_fixes.audit.source import dotted, walk
-from mrv2_fixes.audit.trace import Tracer
+from mrv2_fixes.audit.trace import Frame, Tracer, Value
 
 Word = Callable[[str], bool]
 DEPTH = 6
-# Tensors that are filled for speculative decoding only.
-SPECULATIVE = ("num_accepted_tokens", "num_decode_draft_tokens_cpu")
 
 
 def capture(name: str) -> bool:
@@ -32,6 +31,22 @@ def implied(guards: Iterable[Guard], word: Word, tracer: Tracer) -> bool:
     return any(_implies(one.test, one.holds, word, one.names, tracer, DEPTH) for one in guards)
 
 
+def at_capture(value: Value, tracer: Tracer) -> bool:
+    """Whether the way of a value is one of CUDA graph capture alone."""
+    if implied(value.guards, capture, tracer):
+        return True
+    for index, (site, concrete) in enumerate(value.path):
+        if capture(site.function.name):
+            return True
+        for parameter in filter(capture, site.function.parameters):
+            name = ast.Name(parameter, ast.Load())
+            frame = Frame(site.function, concrete, value.path[index + 1 :])
+            values = tracer.follow(name, frame, Place({}, ()))
+            if values and all(_is_on(one.node) for one in values):
+                return True
+    return False
+
+
 def is_about_none(guards: Iterable[Guard], field: str) -> bool:
     """Whether a condition asks whether something of that name is None: it hands None on."""
     return any(
@@ -43,8 +58,7 @@ def is_about_none(guards: Iterable[Guard], field: str) -> bool:
     )
 
 
-def is_true(node: ast.expr | None) -> bool:
-    """Whether an expression is the constant True."""
+def _is_on(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
 
 

@@ -3,57 +3,42 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from mrv2_fixes.audit import dropped, guards
-from mrv2_fixes.audit.constructions import BOUND, LONGEST, at_capture, constructions
+from mrv2_fixes.audit.constructions import Construction
 from mrv2_fixes.audit.finding import Finding, Kind, Sure
-from mrv2_fixes.audit.flow import Names, mentions, parts
+from mrv2_fixes.audit.hurt import BOUND, LONGEST, SPECULATIVE, who
 from mrv2_fixes.audit.source import Class, dotted
 from mrv2_fixes.audit.trace import Frame, Tracer, Value
 
-QUERIES = "query_start_loc"
-# How many tokens a wrapper adds to the bound.
-STEP = "step"
 # A function with one of these parameters knows the batch.
 BATCH = {"input_batch", "scheduler_output", "num_reqs"}
 
-Rule = Callable[[Tracer], Iterator[Finding]]
+Rule = Callable[[Tracer, Sequence[Construction]], Iterator[Finding]]
 
 
-def bound_not_forwarded(tracer: Tracer) -> Iterator[Finding]:
+def bound_not_forwarded(tracer: Tracer, made: Sequence[Construction]) -> Iterator[Finding]:
     """The bound on the sequence lengths is left out, or None."""
     if not tracer.calls.by_keyword(BOUND):
         return  # from before there was one
-    for made in constructions(tracer):
-        for value in made.values(tracer, BOUND):
+    for construction in made:
+        for value in construction.values(tracer, BOUND):
             handed_on = value.is_none and guards.is_about_none(value.local_guards, BOUND)
             if handed_on or not (value.missing or value.is_none):
                 continue
-            capture = at_capture(tracer, value)
-            yield _finding(
-                value,
-                Kind.BOUND,
-                BOUND,
-                Sure.LIKELY if capture or _conditional(value) else Sure.CERTAIN,
-                "FlexAttention asserts it at capture, MLA and GDN where rows count as prefills"
-                if capture
-                else "Mamba, short conv, MLA and ROCm AITER builders assert it or copy the lengths "
-                "from the device",
-            )
+            capture = guards.at_capture(value, tracer)
+            sure = Sure.LIKELY if capture or _conditional(value) else Sure.CERTAIN
+            yield _finding(value, Kind.BOUND, BOUND, sure, who(BOUND, capture))
 
 
-def max_seq_len_over_estimated(tracer: Tracer) -> Iterator[Finding]:
+def max_seq_len_over_estimated(tracer: Tracer, made: Sequence[Construction]) -> Iterator[Finding]:
     """max_seq_len is the model's maximum while a batch runs, at once or by an attribute."""
-    why = (
-        "FlashInfer TRTLLM walks block-table entries past the sequences; others size work and "
-        "memory by it"
-    )
     once: dict[tuple[Class, str], Finding] = {}
-    for made in constructions(tracer):
-        for value in made.values(tracer, LONGEST):
-            if at_capture(tracer, value):
+    for construction in made:
+        for value in construction.values(tracer, LONGEST):
+            if guards.at_capture(value, tracer):
                 continue
             for over, attribute in _over_estimates(tracer, value):
                 if guards.implied(over.guards, guards.capture, tracer):
@@ -68,11 +53,11 @@ def max_seq_len_over_estimated(tracer: Tracer) -> Iterator[Finding]:
                         Kind.ONCE,
                         attribute,
                         Sure.CERTAIN,
-                        why,
+                        who(LONGEST),
                     )
                 else:
                     sure = Sure.LIKELY if _conditional(over) else Sure.CERTAIN
-                    yield _finding(over, Kind.OVER, LONGEST, sure, why)
+                    yield _finding(over, Kind.OVER, LONGEST, sure, who(LONGEST))
     for (concrete, attribute), finding in once.items():
         bases = tracer.source.bases(concrete)[1:]
         if not any((base, attribute) in once for base in bases):  # said of the base already
@@ -119,18 +104,16 @@ def _over_parts(tracer: Tracer, value: Value, node: ast.expr) -> list[tuple[Valu
     return [found for one in values for found in _over_estimates(tracer, one)]
 
 
-def speculative_tensors_not_gated(tracer: Tracer) -> Iterator[Finding]:
+def speculative_tensors_not_gated(
+    tracer: Tracer, made: Sequence[Construction]
+) -> Iterator[Finding]:
     """Tensors of speculative decoding are filled whether or not there is any."""
-    why = (
-        "Mamba2 asserts them against its decode rows: a request that joins running ones kills the "
-        "engine"
-    )
-    for tensor in guards.SPECULATIVE:
+    for tensor in SPECULATIVE:
         for value in _given_to_builders(tracer, tensor):
             for end in _of_objects(tracer, value):
                 filled = end.node is not None and not end.is_none and not end.missing
                 if filled and not guards.implied(end.guards, guards.speculative, tracer):
-                    yield _finding(end, Kind.SPECULATIVE, tensor, Sure.CERTAIN, why)
+                    yield _finding(end, Kind.SPECULATIVE, tensor, Sure.CERTAIN, who(tensor))
 
 
 def _given_to_builders(tracer: Tracer, tensor: str) -> Iterator[Value]:
@@ -178,49 +161,8 @@ def _finding(value: Value, kind: Kind, field: str, sure: Sure, why: str) -> Find
     return Finding(function.module.path, value.node.lineno, function.symbol, kind, field, sure, why)
 
 
-def bound_behind_queries(tracer: Tracer) -> Iterator[Finding]:
-    """The rows are made longer than the batch's, and the bound is handed on as the batch's."""
-    for site in tracer.calls.by_keyword(BOUND):
-        for concrete in tracer.calls.objects_of(site.function):
-            frame = Frame(site.function, concrete)
-            place = tracer.flow(site.function).places.get(site.call)
-            given = {one.arg: one.value for one in site.call.keywords}
-            starts = [value for name, value in given.items() if name and QUERIES in name]
-            if place is None or (STEP in given and not _is_zero(given[STEP])):
-                continue
-            bounds = list(tracer.follow(given[BOUND], frame, place))
-            of_batch = [
-                one for one in bounds if dotted(one.node or site.call).endswith(f".{BOUND}")
-            ]
-            if of_batch and any(_is_lengthened(value, place.names) for value in starts):
-                yield _finding(
-                    replace(of_batch[0], node=site.call),
-                    Kind.BEHIND,
-                    BOUND,
-                    Sure.LIKELY,
-                    "MLA, its indexers and sliding windows see one context token less; "
-                    "TurboQuant cuts the prefill short",
-                )
-
-
-def _is_zero(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value == 0
-
-
-def _is_lengthened(value: ast.expr, names: Names) -> bool:
-    """Whether the starts of the batch's rows are moved apart: one more token each, or several."""
-    for node, within in parts(value, names):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            sides = [mentions(side, within) for side in (node.left, node.right)]
-            for one, other in (sides, sides[::-1]):
-                if any(QUERIES in name for name in one) and any("arange" in name for name in other):
-                    return True
-    return False
-
-
 RULES: tuple[Rule, ...] = (
     bound_not_forwarded,
-    bound_behind_queries,
     max_seq_len_over_estimated,
     speculative_tensors_not_gated,
     dropped.fields_dropped,

@@ -24,7 +24,6 @@ PAGE = series.load().root / "docs" / "attention-metadata.md"
 BEGIN, END = "<!-- made by `make findings` -->\n", "<!-- as far as here -->\n"
 # The first whose runner this project speaks of.
 FIRST = Version("0.21.0")
-DEGREES = list(Sure)
 HEAD = (
     "| releases | where | field | what is wrong | how sure | who is hurt |\n"
     "| --- | --- | --- | --- | --- | --- |\n"
@@ -42,7 +41,7 @@ def table(findings: Mapping[str, Sequence[Finding]]) -> str:
     for release, found in findings.items():
         for one in found:
             having.setdefault((one.key, one.sure), {})[release] = one
-    ordered = sorted(having, key=lambda row: (DEGREES.index(row[1]), row[0]))
+    ordered = sorted(having, key=lambda row: (row[1].rank, row[0]))
     return HEAD + "".join(_row(having[row], list(findings)) for row in ordered)
 
 
