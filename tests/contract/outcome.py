@@ -7,14 +7,15 @@ from collections.abc import Mapping
 import msgspec
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Seen(msgspec.Struct, frozen=True):
     """A breach of the contract, as often as it was seen in one scenario.
 
-    group, kind, field: which KV cache group, the layers in it, and what was wrong.
+    group, kind, field: which KV cache group (None for layers without one), the layers in it, and
+    what was wrong.
     row, expected, found: of the first. step: the engine's step that it was in; -1 for booting.
     """
 
-    group: int
+    group: int | None
     kind: str
     layer: str
     field: str
@@ -37,4 +38,4 @@ class Outcome(msgspec.Struct, frozen=True):
     error: str = ""
     wrong: tuple[str, ...] = ()
     counters: Mapping[str, int] = {}
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Seen, ...] = ()

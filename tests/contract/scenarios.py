@@ -139,44 +139,76 @@ GDN = {"dtype": "bfloat16", "mamba_ssm_cache_dtype": "float32"}
 SCENARIOS: dict[str, Scenario] = {
     "llama": Scenario("llama"),
     "llama, async": Scenario("llama", engine=ASYNC),
-    "llama, prefix caching": Scenario("llama", "shared", None, CACHE, CACHED),
-    "llama, preempted": Scenario("llama", "crowded", None, FEW_BLOCKS, PREEMPTED),
+    "llama, prefix caching": Scenario("llama", requests="shared", engine=CACHE, shows=CACHED),
+    "llama, preempted": Scenario("llama", requests="crowded", engine=FEW_BLOCKS, shows=PREEMPTED),
     "gemma3": Scenario("gemma3"),
-    "gemma3, prefix caching": Scenario("gemma3", "shared", None, CACHE, CACHED),
+    "gemma3, prefix caching": Scenario("gemma3", requests="shared", engine=CACHE, shows=CACHED),
     "deepseek": Scenario("deepseek", boots=NO_MLA),
-    "bert": Scenario("bert", "prompts", engine=ENCODER, boots=NO_ENCODERS),
+    "bert": Scenario("bert", requests="prompts", engine=ENCODER, boots=NO_ENCODERS),
     "lfm2": Scenario("lfm2"),
     "lfm2, async": Scenario("lfm2", engine=ASYNC),
-    "lfm2, preempted": Scenario("lfm2", "crowded", None, FEW_BLOCKS_AND_STATES, PREEMPTED),
-    "lfm2, align": Scenario("lfm2", "shared", None, ALIGN, CACHED, boots=NO_ALIGN),
-    "lfm2, align, idle": Scenario("lfm2", "shared", None, ALIGN, CACHED, True, NO_ALIGN),
+    "lfm2, preempted": Scenario(
+        "lfm2", requests="crowded", engine=FEW_BLOCKS_AND_STATES, shows=PREEMPTED
+    ),
+    "lfm2, align": Scenario("lfm2", requests="shared", engine=ALIGN, shows=CACHED, boots=NO_ALIGN),
+    "lfm2, align, idle": Scenario(
+        "lfm2", requests="shared", engine=ALIGN, shows=CACHED, idle=True, boots=NO_ALIGN
+    ),
     "granite": Scenario("granite"),
-    "granite, preempted": Scenario("granite", "crowded", None, FEW_BLOCKS_AND_STATES, PREEMPTED),
-    "granite, all": Scenario("granite", "shared", None, ALL, CACHED, boots=NO_ALL),
-    "granite, all, idle": Scenario("granite", "shared", None, ALL, CACHED, True, NO_ALL),
+    "granite, preempted": Scenario(
+        "granite", requests="crowded", engine=FEW_BLOCKS_AND_STATES, shows=PREEMPTED
+    ),
+    "granite, all": Scenario("granite", requests="shared", engine=ALL, shows=CACHED, boots=NO_ALL),
+    "granite, all, idle": Scenario(
+        "granite", requests="shared", engine=ALL, shows=CACHED, idle=True, boots=NO_ALL
+    ),
     "qwen3_next": Scenario("qwen3_next", engine=GDN),
     "qwen3_next, align": Scenario(
-        "qwen3_next", "shared", None, GDN | ALIGN, CACHED, boots=NO_ALIGN
+        "qwen3_next", requests="shared", engine=GDN | ALIGN, shows=CACHED, boots=NO_ALIGN
     ),
-    "eagle": Scenario("llama", "mixed", "eagle", shows=DRAFTS),
-    "eagle, async": Scenario("llama", "mixed", "eagle", ASYNC, DRAFTS),
-    "eagle, prefix caching": Scenario("llama", "shared", "eagle", CACHE, DRAFTS + CACHED),
-    "eagle, preempted": Scenario("llama", "crowded", "eagle", FEW_BLOCKS, DRAFTS + PREEMPTED),
-    "eagle, idle": Scenario("llama", "shared", "eagle", CACHE, DRAFTS + CACHED, True),
-    "granite, eagle": Scenario("granite", "mixed", "eagle", {}, DRAFTS, right=DRAFTS_FORGOTTEN),
-    "mtp": Scenario("qwen2", "mixed", "mtp", shows=DRAFTS),
-    "mtp, async": Scenario("qwen2", "mixed", "mtp", ASYNC, DRAFTS),
-    "qwen3_next, mtp": Scenario("qwen3_next", "repeating", "mtp", GDN, DRAFTS, boots=NO_GDN_DRAFTS),
-    "dflash": Scenario("llama", "mixed", "dflash", {}, ("rejected",), boots=NO_DFLASH),
-    "draft model": Scenario("llama", "mixed", "draft_model", {}, DRAFTS, boots=NO_DRAFT_MODEL),
+    "eagle": Scenario("llama", draft="eagle", shows=DRAFTS),
+    "eagle, async": Scenario("llama", draft="eagle", engine=ASYNC, shows=DRAFTS),
+    "eagle, prefix caching": Scenario(
+        "llama", requests="shared", draft="eagle", engine=CACHE, shows=DRAFTS + CACHED
+    ),
+    "eagle, preempted": Scenario(
+        "llama", requests="crowded", draft="eagle", engine=FEW_BLOCKS, shows=DRAFTS + PREEMPTED
+    ),
+    "eagle, idle": Scenario(
+        "llama", requests="shared", draft="eagle", engine=CACHE, shows=DRAFTS + CACHED, idle=True
+    ),
+    "granite, eagle": Scenario("granite", draft="eagle", shows=DRAFTS, right=DRAFTS_FORGOTTEN),
+    "mtp": Scenario("qwen2", draft="mtp", shows=DRAFTS),
+    "mtp, async": Scenario("qwen2", draft="mtp", engine=ASYNC, shows=DRAFTS),
+    "qwen3_next, mtp": Scenario(
+        "qwen3_next",
+        requests="repeating",
+        draft="mtp",
+        engine=GDN,
+        shows=DRAFTS,
+        boots=NO_GDN_DRAFTS,
+    ),
+    "dflash": Scenario("llama", draft="dflash", shows=("rejected",), boots=NO_DFLASH),
+    "draft model": Scenario("llama", draft="draft_model", shows=DRAFTS, boots=NO_DRAFT_MODEL),
     "draft model, async": Scenario(
-        "llama", "mixed", "draft_model", ASYNC, DRAFTS, boots=NO_DRAFT_MODEL
+        "llama", draft="draft_model", engine=ASYNC, shows=DRAFTS, boots=NO_DRAFT_MODEL
     ),
     "draft model, idle": Scenario(
-        "llama", "shared", "draft_model", CACHE, DRAFTS + CACHED, True, NO_DRAFT_MODEL
+        "llama",
+        requests="shared",
+        draft="draft_model",
+        engine=CACHE,
+        shows=DRAFTS + CACHED,
+        idle=True,
+        boots=NO_DRAFT_MODEL,
     ),
-    "ngram": Scenario("llama", "repeating", "ngram", {}, DRAFTS, boots=NO_NGRAM),
+    "ngram": Scenario("llama", requests="repeating", draft="ngram", shows=DRAFTS, boots=NO_NGRAM),
     "granite, ngram": Scenario(
-        "granite", "repeating", "ngram", {}, DRAFTS, boots=NO_NGRAM, right=DRAFTS_FORGOTTEN
+        "granite",
+        requests="repeating",
+        draft="ngram",
+        shows=DRAFTS,
+        boots=NO_NGRAM,
+        right=DRAFTS_FORGOTTEN,
     ),
 }

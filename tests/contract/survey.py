@@ -67,9 +67,9 @@ def run(
 
 def checked_tree(environment: engine.Environment, patched: str) -> Path:
     """The release with patches and the check in it, as a folder to import vLLM from."""
-    known = series.load()
-    chosen = {"none": (), "core": known.core, "all": known.patches}[patched]
-    patches = dict.fromkeys([*chosen, known.patch(CHECK)])
+    every = series.load()
+    chosen = {"none": (), "core": every.core, "all": every.patches}[patched]
+    patches = dict.fromkeys([*chosen, every.patch(CHECK)])
     files = folder.read(environment.site_packages).files
     made = plan.make(list(patches), files, version=environment.release)
     made.check(environment.release)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -116,15 +117,15 @@ def found(outcome: Outcome) -> set[tuple[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def surveys(request: pytest.FixtureRequest) -> dict[Run, Future[list[Outcome]]]:
+def surveys(request: pytest.FixtureRequest) -> Iterator[dict[Run, Future[list[Outcome]]]]:
     """What is seen on each release, of the scenarios that are asked for; several at a time."""
     wanted: dict[Run, dict[str, None]] = {}
     for item in request.session.items:
         cell: Cell | None = getattr(getattr(item, "callspec", None), "params", {}).get("cell")
         if cell:
             wanted.setdefault(cell[:2], {})[cell[2]] = None
-    pool = ThreadPoolExecutor(WORKERS)
-    return {run: pool.submit(survey.run, *run, list(names)) for run, names in wanted.items()}
+    with ThreadPoolExecutor(WORKERS) as pool:
+        yield {run: pool.submit(survey.run, *run, list(names)) for run, names in wanted.items()}
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from tests.contract.outcome import Finding
+from tests.contract.outcome import Seen
 
 BOOTING = -1
 
@@ -18,16 +18,15 @@ class Recorder:
     """
 
     step: int = BOOTING
-    seen: dict[tuple[Any, ...], Finding] = dataclasses.field(default_factory=dict)
+    seen: dict[tuple[Any, ...], Seen] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def install(cls) -> "Recorder":
-        """A recorder that the check of this process reports to; there may be no check."""
+        """A recorder that the check of this process reports to, which has to be on."""
+        from vllm.v1.worker.gpu import attn_metadata_contract, attn_utils
+
+        assert hasattr(attn_utils.build_attn_metadata, "__wrapped__"), "the check is off"
         recorder = cls()
-        try:
-            from vllm.v1.worker.gpu import attn_metadata_contract
-        except ImportError:
-            return recorder
         attn_metadata_contract.on_breaches = recorder.add
         return recorder
 
@@ -44,11 +43,9 @@ class Recorder:
             self.seen[key] = (
                 msgspec.structs.replace(found, count=found.count + 1)
                 if found
-                else Finding(
-                    *key, breach.row, str(breach.expected), str(breach.found), 1, self.step
-                )
+                else Seen(*key, breach.row, str(breach.expected), str(breach.found), 1, self.step)
             )
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Seen, ...]:
         """What was found, each once."""
         return tuple(self.seen.values())
