@@ -218,9 +218,9 @@ class GroupMetadata:
     def first_entry(self, wrong: np.ndarray, expected: str) -> Iterator[Breach]:
         """Likewise of the block table, of which some entries are wrong."""
         name = "block_table_tensor"
-        rows = np.arange(self.num_reqs)
-        entries = self.values[name][rows, wrong.argmax(axis=1)]
-        yield from self.first(name, wrong.any(axis=1), expected, entries)
+        for row in np.flatnonzero(wrong.any(axis=1))[:1]:
+            found = self.values[name][row][wrong[row]][0]
+            yield self.breach(name, int(row), expected, found)
 
     @property
     def of_requests(self) -> bool:
