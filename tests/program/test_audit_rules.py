@@ -725,7 +725,8 @@ def test_a_field_is_dropped_where_a_sibling_forwards_it_and_it_is_at_hand(
 
 def test_every_call_of_a_method_is_judged_for_what_it_drops() -> None:
     """Also the first of two; one that is not for a capture need not speak of it."""
-    first = f"build_attn_metadata(self.groups, 1, 1, {GIVEN})"
+    told = "for_cudagraph_capture=for_capture"
+    first = f"build_attn_metadata(self.groups, 1, 1, {GIVEN}, {told})"
     state = siblings(
         "input_batch.positions", "ModelState", first, last="positions=input_batch.positions, "
     )

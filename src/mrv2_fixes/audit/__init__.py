@@ -3,7 +3,7 @@
 Each module goes by those before it:
 
 source: which files matter, and what is defined where.
-calls: who calls what.
+calls: who calls what, and a function as it runs.
 flow: what holds where in a function.
 trace: where a value comes from.
 hurt: the fields of metadata, and who goes by each.

@@ -35,6 +35,19 @@ class CallSite:
         return self.target.rpartition(".")[2]
 
 
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A function as it runs.
+
+    concrete: the class of its object; None for a function, or when it is not known.
+    pinned: the calls that led here, nearest first; where they end, it may be any call.
+    """
+
+    function: Function
+    concrete: Class | None
+    pinned: tuple[tuple[CallSite, Class | None], ...] = ()
+
+
 class Calls:
     """The calls of one vLLM."""
 

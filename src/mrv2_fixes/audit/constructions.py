@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mrv2_fixes.audit.calls import CallSite
+from mrv2_fixes.audit.calls import CallSite, Frame
 from mrv2_fixes.audit.hurt import BOUND, LONGEST
 from mrv2_fixes.audit.source import RUNNER, Function
-from mrv2_fixes.audit.trace import Frame, Tracer, Value
+from mrv2_fixes.audit.trace import Tracer, Value
 
 METADATA = "CommonAttentionMetadata"
 

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from mrv2_fixes.audit import guards
-from mrv2_fixes.audit.calls import CallSite
+from mrv2_fixes.audit.calls import CallSite, Frame
 from mrv2_fixes.audit.constructions import Construction
 from mrv2_fixes.audit.finding import Finding, Kind, Sure
 from mrv2_fixes.audit.flow import parts
 from mrv2_fixes.audit.hurt import BOUND, who
 from mrv2_fixes.audit.source import Class, Function, dotted, walk
-from mrv2_fixes.audit.trace import Frame, Tracer
+from mrv2_fixes.audit.trace import Tracer
 
 # The parameter that brings what only one kind of model has, and the method that says what.
 OWN, EXTRA = "model_specific_attn_metadata", "get_extra_common_attn_kwargs"
@@ -35,7 +35,7 @@ def fields_dropped(tracer: Tracer, made: Sequence[Construction]) -> Iterator[Fin
         for sites in map(list, map(dict.values, siblings.values())):
             for site in sites:
                 for field in optional:
-                    if field != BOUND and _is_dropped(tracer, field, site, maker, sites):
+                    if field not in (BOUND, OWN) and _is_dropped(tracer, field, site, maker, sites):
                         yield Finding(
                             site.function.module.path,
                             site.call.lineno,
@@ -64,8 +64,10 @@ def _is_dropped(
         for keyword in other.call.keywords
         if other is not site and keyword.arg == field
     ]
-    if guards.capture(field) and any(other.function is site.function for other, _ in forwarding):
-        return False  # one call is for capture, the other is not
+    if guards.capture(field):
+        place = tracer.flow(site.function).places[site.call]
+        if guards.implied(place.guards, guards.capture, tracer, on=False):
+            return False
     return any(
         _is_at_hand(tracer, value, other, site.function)
         for other, value in forwarding

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from mrv2_fixes.audit.calls import Frame
 from mrv2_fixes.audit.source import walk
 
 # Name, or ``self.x`` where the function assigns it, to what it may be.
@@ -18,6 +19,7 @@ class Guard:
 
     within: the function that it stands in.
     leaves: whether the function is left where it does not hold.
+    frame: of that function, once a value is followed there.
     """
 
     test: ast.expr
@@ -25,6 +27,7 @@ class Guard:
     names: Names
     within: ast.AST
     leaves: bool = False
+    frame: Frame | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +147,10 @@ class Flow:
             last = self._run(statement.body, within, guards)
             ends = self._loops.pop()
             again = _merge([last, *ends.continues])
-        out = None if forever else _merge([names, again])
+        if isinstance(statement, ast.While):
+            out = None if forever else _merge([names, again])
+        else:  # there is at least one of what it goes through
+            out = names if again is None else again
         if out is not None:
             out = self._run(statement.orelse, out, guards)
         return _merge([out, *ends.breaks])
@@ -275,7 +281,7 @@ def _either(one: Definition, other: Definition) -> Definition:
     """An assignment that one of two ways left as it was: the conditions that both have."""
     count = 0
     for mine, yours in zip(one.guards, other.guards, strict=False):
-        if mine is not yours:
+        if (mine.test, mine.holds) != (yours.test, yours.holds):
             break
         count += 1
     return one if count == len(one.guards) else replace(one, guards=one.guards[:count])

@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
-from mrv2_fixes.audit.flow import Guard, Names, Place, mentions
-from mrv2_fixes.audit.hurt import SPECULATIVE
-from mrv2_fixes.audit.source import dotted, walk
-from mrv2_fixes.audit.trace import Frame, Tracer, Value
+from mrv2_fixes.audit.calls import Frame
+from mrv2_fixes.audit.flow import Definition, Guard, Names, Place
+from mrv2_fixes.audit.hurt import BOUND, SPECULATIVE
+from mrv2_fixes.audit.source import Function, dotted
+from mrv2_fixes.audit.trace import Tracer, Value
 
 Word = Callable[[str], bool]
-DEPTH = 6
+# How many names and calls are followed one after the other, and in all, for one condition.
+DEPTH = 8
+STEPS = 500
+_SPECULATION = re.compile("specul|draft|spec_(decode|config|step|token)|(num|use|is|has|with)_spec")
 
 
 def capture(name: str) -> bool:
     """Whether a name says that a CUDA graph is being captured."""
-    return "captur" in name
+    return re.search("captur(?!ed)", name) is not None
+
+
+def no_batch(name: str) -> bool:
+    """Whether a name says that what runs is made up: a capture or a dummy."""
+    return capture(name) or "dummy" in name
+
+
+def a_batch(name: str) -> bool:
+    """Whether a name is of what only a batch with requests has."""
+    return name in ("num_reqs", "num_tokens", BOUND)
+
+
+def bound(name: str) -> bool:
+    """Whether a name is that of the bound."""
+    return name == BOUND
 
 
 def speculative(name: str) -> bool:
     """Whether a name is of speculative decoding, and not of what only that should fill."""
-    if name in SPECULATIVE:
-        return False
-    return "spec" in name.replace("specific", "") or "draft" in name
+    return name not in SPECULATIVE and _SPECULATION.search(name) is not None
 
 
-def implied(guards: Iterable[Guard], word: Word, tracer: Tracer) -> bool:
-    """Whether one of the conditions holds only where something named by `word` is on."""
-    return any(_implies(one.test, one.holds, word, one.names, tracer, DEPTH) for one in guards)
+def implied(guards: Iterable[Guard], word: Word, tracer: Tracer, on: bool = True) -> bool:
+    """Whether one of the conditions holds only where something named by `word` is on, or off."""
+    return any(_Question(tracer, word, on).of_guard(one, one.frame, DEPTH) for one in guards)
 
 
 def at_capture(value: Value, tracer: Tracer) -> bool:
@@ -47,84 +66,142 @@ def at_capture(value: Value, tracer: Tracer) -> bool:
     return False
 
 
-def is_about_none(guards: Iterable[Guard], field: str) -> bool:
-    """Whether a condition asks whether something of that name is None: it hands None on."""
+def is_cut(guards: Iterable[Guard], name: str) -> bool:
+    """Whether a condition compares something with `name`: it cuts a value there."""
     return any(
-        isinstance(node, ast.Compare)
-        and _is_none_test(node)
-        and any(field in name for name in mentions(node.left, guard.names))
-        for guard in guards
-        for node in walk(guard.test)
+        isinstance(one.test, ast.Compare)
+        and any(dotted(side).rpartition(".")[2] == name for side in _sides(one.test))
+        for one in guards
     )
+
+
+@dataclass
+class _Question:
+    """Whether a condition holds only where something named by `word` is on (or not `on`)."""
+
+    tracer: Tracer
+    word: Word
+    on: bool
+    steps: Iterator[int] = field(default_factory=lambda: iter(range(STEPS)))
+
+    def of_guard(self, guard: Guard, frame: Frame | None, depth: int) -> bool:
+        return self.of(guard.test, guard.holds, guard.names, frame, depth)
+
+    def of(
+        self, test: ast.expr, holds: bool, names: Names, frame: Frame | None, depth: int
+    ) -> bool:
+        """Whether that `test` is something (`holds`) or nothing implies it."""
+
+        def of(part: ast.expr, holds: bool = holds) -> bool:
+            return self.of(part, holds, names, frame, depth - 1)
+
+        if depth == 0 or next(self.steps, None) is None:
+            return False
+        if isinstance(test, ast.Constant):
+            return bool(test.value) is not holds  # it never comes to that
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return of(test.operand, not holds)
+        if isinstance(test, ast.NamedExpr):
+            return of(test.value)
+        if isinstance(test, ast.IfExp):
+            return (of(test.test, True) or of(test.body)) and (
+                of(test.test, False) or of(test.orelse)
+            )
+        if isinstance(test, ast.BoolOp):
+            every = isinstance(test.op, ast.Or) == holds
+            return (all if every else any)(of(one) for one in test.values)
+        if isinstance(test, ast.Compare):
+            if len(test.ops) > 1:  # a < b < c is a < b and b < c
+                sides = _sides(test)
+                pairs: list[ast.expr] = [
+                    ast.Compare(left, [op], [right])
+                    for left, op, right in zip(sides, test.ops, sides[1:], strict=False)
+                ]
+                return of(ast.BoolOp(ast.And(), pairs))
+            one, on = _when_on(test)
+            return on is not None and of(one, holds is on)
+        if isinstance(test, ast.Call):
+            called = dotted(test.func)
+            if called in ("bool", "int", "len"):
+                return any(of(one) for one in test.args)
+            if called in ("all", "any") and isinstance(test.args[0], ast.Tuple | ast.List):
+                operator = ast.And() if called == "all" else ast.Or()
+                return of(ast.BoolOp(operator, test.args[0].elts))
+            if called in ("getattr", "hasattr") and isinstance(test.args[1], ast.Constant):
+                return of(ast.Attribute(test.args[0], str(test.args[1].value), ast.Load()))
+        name = test.attr if isinstance(test, ast.Attribute) else dotted(test)
+        if isinstance(test, ast.Call):
+            name = dotted(test.func).rpartition(".")[2]
+        given = self.tracer.given(frame, dotted(test)) if frame else None
+        if given is not None:
+            return self.of(given.value, holds, given.names, given.frame, depth - 1)
+        if name and self.word(name):
+            return holds is self.on
+        known, within = self._known(test, names, frame)
+        # What is nothing cannot have been it where the name is something.
+        known = [one for one in known if not (holds and _is_nothing(one.value))]
+        return bool(known) and all(
+            any(self.of_guard(each, within, depth - 1) for each in one.guards)
+            or (one.value is not None and self.of(one.value, holds, one.names, within, depth - 1))
+            for one in known
+        )
+
+    def _known(
+        self, test: ast.expr, names: Names, frame: Frame | None
+    ) -> tuple[list[Definition], Frame | None]:
+        """What a name, an attribute or a method of the own object may be."""
+        name = dotted(test.func if isinstance(test, ast.Call) else test)
+        receiver, _, last = name.rpartition(".")
+        if name in names and not isinstance(test, ast.Call):
+            return list(names[name]), frame
+        if frame and frame.concrete and receiver and receiver == frame.function.itself:
+            method = self.tracer.source.method(frame.concrete, last)
+            if isinstance(method, Function):
+                returns = self.tracer.flow(method).returns
+                inner = Frame(method, frame.concrete)
+                return [Definition(one, at.names, at.guards) for one, at in returns], inner
+        if receiver and not isinstance(test, ast.Call):
+            return self.tracer.assigned_anywhere(last), None
+        return [], None
 
 
 def _is_on(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
 
 
-def _is_none_test(node: ast.Compare) -> bool:
-    last = node.comparators[-1]
-    return isinstance(last, ast.Constant) and last.value is None
-
-
-def _implies(
-    test: ast.expr, holds: bool, word: Word, names: Names, tracer: Tracer, depth: int
-) -> bool:
-    def implies(part: ast.expr, holds: bool = holds) -> bool:
-        return _implies(part, holds, word, names, tracer, depth - 1)
-
-    if depth == 0:
-        return False
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return implies(test.operand, not holds)
-    if isinstance(test, ast.BoolOp):
-        every = isinstance(test.op, ast.Or) == holds
-        return (all if every else any)(implies(one) for one in test.values)
-    if isinstance(test, ast.Call) and dotted(test.func) in ("bool", "int", "len"):
-        return any(implies(one) for one in test.args)
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        on = _when_on(test.ops[0], test.comparators[0])
-        return on is not None and implies(test.left, holds is on)
-    name = dotted(test.func if isinstance(test, ast.Call) else test)
-    if not name:
-        return False
-    if word(name.rpartition(".")[2]):
-        return holds
-    known = names.get(name) or tracer.assigned_anywhere(
-        name.rpartition(".")[2] if "." in name else ""
-    )
-    # Where it may only be something while `word` is on, it implies that.
-    something = [one for one in known if not _is_nothing(one.value)]
-    return bool(something) and all(
-        any(
-            _implies(each.test, each.holds, word, each.names, tracer, depth - 1)
-            for each in one.guards
-        )
-        or (
-            one.value is not None and _implies(one.value, holds, word, one.names, tracer, depth - 1)
-        )
-        for one in something
-    )
-
-
 def _is_nothing(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and not node.value
 
 
-def _when_on(operator: ast.cmpop, other: ast.expr) -> bool | None:
-    """Whether a comparison holds where its left side is on (more than 0, not None).
+def _sides(test: ast.Compare) -> list[ast.expr]:
+    return [test.left, *test.comparators]
+
+
+_TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.Gt,
+    ast.LtE: ast.GtE,
+    ast.Gt: ast.Lt,
+    ast.GtE: ast.LtE,
+}
+
+
+def _when_on(test: ast.Compare) -> tuple[ast.expr, bool | None]:
+    """What is compared with a constant, and whether that holds where it is on: above 0, not None.
 
     None where it says neither.
     """
+    one, other, operator = test.left, test.comparators[0], type(test.ops[0])
+    if isinstance(one, ast.Constant):
+        one, other, operator = other, one, _TURNED.get(operator, operator)
     if not isinstance(other, ast.Constant):
-        return None
-    if other.value is None or other.value in (0, False):
-        if isinstance(operator, ast.IsNot | ast.NotEq | ast.Gt):
-            return True
-        if isinstance(operator, ast.Is | ast.Eq | ast.LtE):
-            return False
-    if other.value is True and isinstance(operator, ast.Is | ast.Eq):
-        return True
-    if other.value == 1 and isinstance(operator, ast.GtE | ast.Lt):
-        return isinstance(operator, ast.GtE)
-    return None
+        return one, None
+    value = other.value
+    if operator in (ast.Is, ast.Eq):
+        return one, None if isinstance(value, str) else bool(value)
+    if operator in (ast.IsNot, ast.NotEq):
+        return one, False if value is True else None if value else True
+    if isinstance(value, int) and operator in (ast.Gt, ast.GtE):
+        return one, True if value >= (operator is ast.GtE) else None
+    if isinstance(value, int) and operator in (ast.Lt, ast.LtE):
+        return one, False if value <= (operator is ast.Lt) else None
+    return one, None

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from mrv2_fixes.audit import dropped, guards
+from mrv2_fixes.audit.calls import Frame
 from mrv2_fixes.audit.constructions import Construction
 from mrv2_fixes.audit.finding import Finding, Kind, Sure
 from mrv2_fixes.audit.hurt import BOUND, LONGEST, SPECULATIVE, who
 from mrv2_fixes.audit.source import Class, dotted
-from mrv2_fixes.audit.trace import Frame, Tracer, Value
+from mrv2_fixes.audit.trace import Tracer, Value
 
 # A function with one of these parameters knows the batch.
 BATCH = {"input_batch", "scheduler_output", "num_reqs"}
@@ -25,9 +26,10 @@ def bound_not_forwarded(tracer: Tracer, made: Sequence[Construction]) -> Iterato
         return  # from before there was one
     for construction in made:
         for value in construction.values(tracer, BOUND):
-            handed_on = value.is_none and guards.is_about_none(value.local_guards, BOUND)
-            if handed_on or not (value.missing or value.is_none):
+            if not (value.missing or value.is_none):
                 continue
+            if guards.implied(value.local_guards, guards.bound, tracer, on=False):
+                continue  # it hands on that there is none
             capture = guards.at_capture(value, tracer)
             sure = Sure.LIKELY if capture or _conditional(value) else Sure.CERTAIN
             yield _finding(value, Kind.BOUND, BOUND, sure, who(BOUND, capture))
@@ -41,7 +43,7 @@ def max_seq_len_over_estimated(tracer: Tracer, made: Sequence[Construction]) -> 
             if guards.at_capture(value, tracer):
                 continue
             for over, attribute in _over_estimates(tracer, value):
-                if guards.implied(over.guards, guards.capture, tracer):
+                if _is_right_there(tracer, over):
                     continue
                 concrete = value.frame.concrete
                 if attribute and concrete:
@@ -62,6 +64,15 @@ def max_seq_len_over_estimated(tracer: Tracer, made: Sequence[Construction]) -> 
         bases = tracer.source.bases(concrete)[1:]
         if not any((base, attribute) in once for base in bases):  # said of the base already
             yield finding
+
+
+def _is_right_there(tracer: Tracer, over: Value) -> bool:
+    """Whether the model's maximum cuts a length, or stands for one that there is not."""
+    return (
+        guards.is_cut(over.guards, "max_model_len")
+        or guards.implied(over.guards, guards.no_batch, tracer)
+        or guards.implied(over.guards, guards.a_batch, tracer, on=False)
+    )
 
 
 def _over_estimates(tracer: Tracer, value: Value) -> Iterator[tuple[Value, str]]:

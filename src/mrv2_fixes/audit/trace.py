@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from mrv2_fixes.audit import flow, source
-from mrv2_fixes.audit.calls import Calls, CallSite
+from mrv2_fixes.audit.calls import Calls, CallSite, Frame
 from mrv2_fixes.audit.flow import Definition, Flow, Guard, Place
 from mrv2_fixes.audit.source import Class, Function, Source
 
@@ -21,19 +21,6 @@ PLAIN = ("max_model_len",)
 # question. In no release it takes a tenth of either; what is beyond is unknown.
 DEPTH = 60
 STEPS = 1000
-
-
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """A function as it runs.
-
-    concrete: the class of its object; None for a function, or when it is not known.
-    pinned: the calls that led here, nearest first; where they end, it may be any call.
-    """
-
-    function: Function
-    concrete: Class | None
-    pinned: tuple[tuple[CallSite, Class | None], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +59,10 @@ class Value:
         """Whether to stop here; each time that this is asked is a step."""
         return self.depth <= 0 or next(self.steps, None) is None
 
+    def __post_init__(self) -> None:
+        held = [one if one.frame else replace(one, frame=self.frame) for one in self.guards]
+        object.__setattr__(self, "guards", tuple(held))
+
     @property
     def is_none(self) -> bool:
         return isinstance(self.node, ast.Constant) and self.node.value is None
@@ -98,6 +89,15 @@ class Value:
         return True
 
 
+@dataclass(frozen=True, eq=False)
+class Given:
+    """An argument, where its call stands."""
+
+    value: ast.expr
+    names: flow.Names
+    frame: Frame
+
+
 class Tracer:
     """Follows the values of one vLLM."""
 
@@ -105,6 +105,7 @@ class Tracer:
         self.source = vllm
         self.calls = Calls(vllm)
         self._flows: dict[Function, Flow] = {}
+        self._assigned: dict[str, list[Definition]] = {}
 
     def flow(self, function: Function) -> Flow:
         """What holds where in a function."""
@@ -155,12 +156,14 @@ class Tracer:
         elif isinstance(node, ast.IfExp):
             for branch in _branches(value, node):
                 yield from self._follow(branch)
-        elif isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+        elif isinstance(node, ast.BoolOp):
             *earlier, last = node.values
-            for part in earlier:  # counts only where it is something
-                guard = Guard(part, True, value.names, value.frame.function.node)
-                yield from self._follow(value.at(part, guard))
-            yield from self._follow(value.at(last))
+            guards = [Guard(part, True, value.names, value.frame.function.node) for part in earlier]
+            if isinstance(node.op, ast.Or):  # an earlier one counts only where it is something
+                for guard in guards:
+                    yield from self._follow(value.at(guard.test, guard))
+                guards = []
+            yield from self._follow(value.at(last, *guards))
         elif isinstance(node, ast.NamedExpr) or (
             isinstance(node, ast.Subscript) and _is_slice(node.slice)
         ):
@@ -190,9 +193,10 @@ class Tracer:
         inner = Frame(callee, concrete, ((site, frame.concrete), *frame.pinned))
         return [
             replace(
-                value.at(node, *place.guards),
+                value.at(node),
                 frame=inner,
                 names=place.names,
+                guards=(*value.guards, *place.guards),
                 entered=value.entered + 1,
             )
             for node, place in self.flow(callee).returns
@@ -213,6 +217,20 @@ class Tracer:
                     path=(*value.path, *out),
                     entered=max(value.entered - 1, 0),
                 )
+
+    def given(self, frame: Frame, parameter: str) -> Given | None:
+        """What the call that leads to a frame gives for a parameter; None if that is not known."""
+        function = frame.function
+        if not frame.pinned or parameter not in function.parameters:
+            return None
+        site, concrete = frame.pinned[0]
+        given = {one.arg: one.value for one in site.call.keywords}
+        given.update(zip(function.positional, site.call.args, strict=False))
+        node = given.get(parameter, None if None in given else function.default(parameter))
+        place = self.flow(site.function).places.get(site.call)
+        if node is None or place is None:
+            return None
+        return Given(node, place.names, Frame(site.function, concrete, frame.pinned[1:]))
 
     def _callers(self, value: Value) -> list[tuple[CallSite, Frame]]:
         """The calls that may have led to the frame of a value, each with its own frame."""
@@ -251,7 +269,7 @@ class Tracer:
             without: list[Value] = []
             for value in self._entry(here.at(whole), parameter):
                 if value.missing:
-                    without.append(value)
+                    without.append(replace(here, guards=value.guards))
                 else:
                     yield value
             if not without:
@@ -324,13 +342,15 @@ class Tracer:
 
     def assigned_anywhere(self, attribute: str) -> list[Definition]:
         """What any method of any class assigns to that attribute of its object."""
-        return [
-            one
-            for function in self.source.functions()
-            if function.itself and (function.itself, attribute) in function.stored
-            for path, one in self.flow(function).definitions
-            if path == f"{function.itself}.{attribute}"
-        ]
+        if attribute not in self._assigned:
+            self._assigned[attribute] = [
+                one
+                for function in self.source.functions()
+                if function.itself and (function.itself, attribute) in function.stored
+                for path, one in self.flow(function).definitions
+                if path == f"{function.itself}.{attribute}"
+            ]
+        return self._assigned[attribute]
 
 
 def _possible(values: Iterable[Value]) -> list[Value]:
