@@ -89,8 +89,13 @@ class Calls:
 
     @cached_property
     def set_from_outside(self) -> set[str]:
-        """The attributes that something else than ``self`` is given."""
-        return {
+        """The attributes that something else than ``self``, or `setattr`, is given."""
+        by_name = {
+            call.args[1].value
+            for call in (site.call for site in self.of("setattr"))
+            if len(call.args) > 1 and isinstance(call.args[1], ast.Constant)
+        }
+        return {str(one) for one in by_name} | {
             attribute
             for function in self._source.functions()
             for of, attribute in function.stored
@@ -178,7 +183,8 @@ class Calls:
         waiting = [method]
         while waiting:
             one = waiting.pop()
-            if batch & set(one.parameters):
+            around = [one, *(site.function for site in self.of(one.name))]
+            if any(batch & set(other.parameters) for other in around):
                 return True
             seen.add(one)
             waiting += [

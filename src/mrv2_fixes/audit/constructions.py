@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrv2_fixes.audit.calls import CallSite, Frame
+from mrv2_fixes.audit.flow import mentions
 from mrv2_fixes.audit.hurt import BOUND, LONGEST
 from mrv2_fixes.audit.source import RUNNER, Function
 from mrv2_fixes.audit.trace import Tracer, Value
@@ -49,9 +50,18 @@ def constructions(tracer: Tracer) -> Iterator[Construction]:
     for site in [*tracer.calls.of(METADATA), *tracer.calls.of("replace")]:
         keywords = {one.arg for one in site.call.keywords}
         whole = site.name == METADATA
-        if _is_of_runner(tracer, site.function) and (whole or keywords & {BOUND, LONGEST}):
+        again = keywords & {BOUND, LONGEST} and _is_metadata(tracer, site)
+        if _is_of_runner(tracer, site.function) and (whole or again):
             for concrete in tracer.calls.objects_of(site.function):
                 yield Construction(site, Frame(site.function, concrete), whole)
+
+
+def _is_metadata(tracer: Tracer, site: CallSite) -> bool:
+    """Whether a call of ``replace`` makes metadata or a batch anew, as far as names say."""
+    changed = site.call.args[0] if site.call.args else site.call.func
+    place = tracer.flow(site.function).places.get(site.call)
+    names = mentions(changed, place.names if place else {})
+    return any(word in one.lower() for one in names for word in ("metadata", "common", "batch"))
 
 
 def _is_of_runner(tracer: Tracer, function: Function) -> bool:

@@ -90,24 +90,33 @@ def _comes_from_model_state(
     return False
 
 
+def _asserted(function: Function) -> set[str]:
+    """The names and attributes that a function asserts something of, as they are written."""
+    nodes = [
+        node
+        for one in walk(function.node)
+        if isinstance(one, ast.Assert)
+        for node in walk(one.test)
+        if isinstance(node, ast.Name | ast.Attribute)
+    ]
+    inner = [node.value for node in nodes if isinstance(node, ast.Attribute)]
+    return {dotted(node) for node in nodes if node not in inner}
+
+
 def _is_at_hand(tracer: Tracer, value: ast.expr, site: CallSite, function: Function) -> bool:
     """Whether all that an expression at a call is made of is there in another method too."""
     place = tracer.flow(site.function).places[site.call]
     owner = function.owner
     bases = tracer.source.bases(owner) if owner else []
     attributes = tracer.source.attributes(owner) if owner else set()
-    asserted = {
-        node.id
-        for one in walk(function.node)
-        if isinstance(one, ast.Assert)
-        for node in walk(one)
-        if isinstance(node, ast.Name)
-    }
+    asserted = _asserted(function)
     if isinstance(value, ast.Constant):
         return False
     for node, names in parts(value, place.names):
+        if dotted(node) in asserted:
+            return False
         if isinstance(node, ast.Name) and node.id in site.function.parameters:
-            if node.id not in names and (node.id not in function.parameters or node.id in asserted):
+            if node.id not in names and node.id not in function.parameters:
                 return False
         elif isinstance(node, ast.Attribute) and dotted(node.value) == site.function.itself:
             # What a class made for itself only its subclasses have.

@@ -39,6 +39,10 @@ class Definition:
     guards: tuple[Guard, ...]
 
 
+# The names at the end of a way, None for a dead end, and the conditions there.
+Way = tuple[Names | None, tuple[Guard, ...]]
+
+
 @dataclass(frozen=True, eq=False)
 class Place:
     """What holds where an expression stands."""
@@ -51,10 +55,10 @@ class Place:
 class _Ends:
     """What the names are where a loop is broken off, or goes on early."""
 
-    breaks: list[Names] = field(default_factory=list)
-    continues: list[Names] = field(default_factory=list)
+    breaks: list[Way] = field(default_factory=list)
+    continues: list[Way] = field(default_factory=list)
 
-    def of(self, statement: ast.Break | ast.Continue) -> list[Names]:
+    def of(self, statement: ast.Break | ast.Continue) -> list[Way]:
         return self.breaks if isinstance(statement, ast.Break) else self.continues
 
 
@@ -99,7 +103,7 @@ class Flow:
                 if isinstance(statement, ast.Return) and statement.value is not None:
                     self.returns.append((statement.value, Place(dict(names), guards)))
                 elif isinstance(statement, ast.Continue | ast.Break) and self._loops:
-                    self._loops[-1].of(statement).append(dict(names))
+                    self._loops[-1].of(statement).append((dict(names), guards))
                 return None
             elif isinstance(statement, ast.Assert):
                 self._expressions(statement, names, guards)
@@ -125,8 +129,8 @@ class Flow:
             if after is not None:
                 alive.append((after, guard))
         if len(alive) == 1:  # the other branch left: from here on this one's condition holds
-            guards = (*guards, replace(alive[0][1], leaves=True))
-        return _merge(_where(alive)), guards
+            return alive[0][0], (*guards, replace(alive[0][1], leaves=True))
+        return _merge(_where([(after, (guard,)) for after, guard in alive])), guards
 
     def _loop(
         self, statement: ast.For | ast.AsyncFor | ast.While, names: Names, guards: tuple[Guard, ...]
@@ -146,14 +150,15 @@ class Flow:
             self._loops.append(_Ends())
             last = self._run(statement.body, within, guards)
             ends = self._loops.pop()
-            again = _merge([last, *ends.continues])
+            again = _merge(_where([(last, ()), *ends.continues]))
         if isinstance(statement, ast.While):
             out = None if forever else _merge([names, again])
-        else:  # there is at least one of what it goes through
-            out = names if again is None else again
+        else:  # there is something that it goes through
+            out = again
         if out is not None:
             out = self._run(statement.orelse, out, guards)
-        return _merge([out, *ends.breaks])
+        after = _merge(_where([(out, ()), *ends.breaks]))
+        return after if forever else after or names
 
     def _try(self, statement: ast.Try, names: Names, guards: tuple[Guard, ...]) -> Names | None:
         known = len(self.definitions)
@@ -212,6 +217,9 @@ class Flow:
             changed = _changed_dict(statement.value)
             if changed:
                 self._bind(*changed, names, guards)
+            for given in [*statement.value.args, *(one.value for one in statement.value.keywords)]:
+                if _is_dict(given, names):  # whoever gets it may change it
+                    self._bind(given, None, names, guards)
 
     def _bind(
         self, target: ast.expr, value: ast.expr | None, names: Names, guards: tuple[Guard, ...]
@@ -230,6 +238,8 @@ class Flow:
                 whole = _as_read(target.value)
                 made = _dict([(None, whole), (target.slice, value or ast.Constant(...))], target)
                 self._bind(target.value, made if value else None, names, guards)
+            elif _is_dict(target.value, names):
+                self._bind(target.value, None, names, guards)
         elif isinstance(target, ast.Name | ast.Attribute):
             made_here = Definition(value, dict(names), guards)
             path = ast.unparse(target)
@@ -237,24 +247,30 @@ class Flow:
             self.definitions.append((path, made_here))
 
 
-def _where(branches: list[tuple[Names, Guard]]) -> list[Names]:
-    """The names after each of two branches; what one left as it was counts where it ran."""
-    if len(branches) < 2:
-        return [names for names, _ in branches]
-    (one, _), (other, _) = branches
-    changed = {name for name in one.keys() & other.keys() if one[name] is not other[name]}
-    guarded = []
-    for names, guard in branches:
-        own = dict(names)
-        for name in changed:
-            own[name] = tuple(
-                definition
-                if any(each.test is guard.test for each in definition.guards)
-                else replace(definition, guards=(*definition.guards, guard))
-                for definition in names[name]
-            )
-        guarded.append(own)
-    return guarded
+def _where(ways: Sequence[Way]) -> list[Names | None]:
+    """The names after each of several ways; what one left as it was counts where it ran."""
+    alive = [names for names, _ in ways if names is not None]
+    changed = {
+        name
+        for names in alive
+        for name in names
+        if any(one.get(name) is not names[name] for one in alive)
+    }
+    return [names and _under(names, changed, guards) for names, guards in ways]
+
+
+def _under(names: Names, changed: set[str], guards: tuple[Guard, ...]) -> Names:
+    held = {
+        name: tuple(_held(one, guards) for one in names[name]) for name in changed & names.keys()
+    }
+    return {**names, **held}
+
+
+def _held(one: Definition, guards: tuple[Guard, ...]) -> Definition:
+    """An assignment that counts only where the conditions hold, those that it has already aside."""
+    has = [each.test for each in one.guards]
+    more = [each for each in guards if each.test not in has]
+    return replace(one, guards=(*one.guards, *more)) if more else one
 
 
 def _merge(ways: Sequence[Names | None]) -> Names | None:
@@ -336,6 +352,16 @@ def _as_read(target: ast.expr) -> ast.expr:
 def _dict(items: list[tuple[ast.expr | None, ast.expr]], where: ast.expr) -> ast.expr:
     made = ast.Dict([key for key, _ in items], [value for _, value in items])
     return ast.copy_location(made, where)
+
+
+def _is_dict(node: ast.expr, names: Names) -> bool:
+    """Whether a name is known as a dictionary."""
+    known = names.get(node.id, ()) if isinstance(node, ast.Name) else ()
+    return any(
+        isinstance(one.value, ast.Dict)
+        or (isinstance(one.value, ast.Call) and ast.unparse(one.value.func) == "dict")
+        for one in known
+    )
 
 
 def _changed_dict(call: ast.Call) -> tuple[ast.expr, ast.expr | None] | None:

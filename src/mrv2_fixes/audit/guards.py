@@ -119,6 +119,9 @@ class _Question:
                 ]
                 return of(ast.BoolOp(ast.And(), pairs))
             one, on = _when_on(test)
+            if on is None and isinstance(test.ops[0], ast.Is | ast.Eq) and holds is self.on:
+                last = dotted(test.comparators[0]).rpartition(".")[2]  # a member of an enumeration
+                return self.word(last.lower())
             return on is not None and of(one, holds is on)
         if isinstance(test, ast.Call):
             called = dotted(test.func)
@@ -139,11 +142,13 @@ class _Question:
             return holds is self.on
         known, within = self._known(test, names, frame)
         # What is nothing cannot have been it where the name is something.
-        known = [one for one in known if not (holds and _is_nothing(one.value))]
-        return bool(known) and all(
+        fitting = [one for one in known if not (holds and _is_nothing(one.value))]
+        if known and not fitting and isinstance(test, ast.Name):
+            return True  # it never comes to that
+        return bool(fitting) and all(
             any(self.of_guard(each, within, depth - 1) for each in one.guards)
             or (one.value is not None and self.of(one.value, holds, one.names, within, depth - 1))
-            for one in known
+            for one in fitting
         )
 
     def _known(

@@ -17,6 +17,9 @@ from mrv2_fixes.audit.trace import Tracer, Value
 # A function with one of these parameters knows the batch.
 BATCH = {"input_batch", "scheduler_output", "num_reqs"}
 
+# The methods of a builder.
+BUILDS = ("build", "build_for_cudagraph_capture", "build_for_drafting")
+
 Rule = Callable[[Tracer, Sequence[Construction]], Iterator[Finding]]
 
 
@@ -130,7 +133,7 @@ def speculative_tensors_not_gated(
 def _given_to_builders(tracer: Tracer, tensor: str) -> Iterator[Value]:
     """What builders get by that keyword: in the call, or from the metadata of the model's own."""
     for site in tracer.calls.by_keyword(tensor):
-        if site.name.startswith("build"):
+        if site.receiver and site.name in BUILDS:
             for concrete in tracer.calls.objects_of(site.function):
                 yield from tracer.argument(site, Frame(site.function, concrete), tensor, None)
     for function in tracer.source.functions():
