@@ -45,6 +45,10 @@ IMPORTS = """
     from vllm.v1.worker.gpu import attn_utils
     from vllm.v1.worker.gpu.attn_utils import build_attn_metadata
     from vllm.v1.worker.gpu.model_states.interface import ModelState
+
+    class OneMetadata(CommonAttentionMetadata):
+        more: int = 0
+
 """
 INTERFACE = """
     from abc import ABC, abstractmethod

@@ -215,6 +215,30 @@ def forwarding(bound: str) -> dict[str, tuple[str, str]]:
             """,
             "",
         ),
+        "by another name": (
+            f"""
+            from vllm.v1.worker.gpu.attn_utils import build_attn_metadata as made
+            build: object = made
+            return build(self.groups, 1, {LONG}, {given})
+            """,
+            "",
+        ),
+        "by a partial that is called at once": (
+            f"return partial(build_attn_metadata, self.groups, {given})(1, max_seq_len={LONG})",
+            "",
+        ),
+        "in a class of its own": (
+            f"return OneMetadata(num_reqs=1, max_seq_len={LONG}, {given})",
+            "",
+        ),
+        "set over what was given": (
+            f"""
+            common = CommonAttentionMetadata(num_reqs=1, max_seq_len=1, {BOUND}=self.groups)
+            common.{BOUND} = {bound}
+            return common
+            """,
+            "",
+        ),
         "set on what was made": (
             f"""
             common = CommonAttentionMetadata(num_reqs=1, max_seq_len={LONG})
@@ -239,6 +263,49 @@ UNKNOWN = {
         f"return build_attn_metadata(*self.arguments(input_batch), max_seq_len={LONG})",
         "",
     ),
+    "in a dictionary, under a name": (
+        f"""
+        given = {{"positions": None}}
+        for name in ("{BOUND}", "query_start_loc"):
+            given[name] = getattr(input_batch, name)
+        return build_attn_metadata(self.groups, 1, {LONG}, **given)
+        """,
+        "",
+    ),
+    "in a dictionary that another fills": (
+        f"""
+        given = dict(positions=None)
+        self.fill(given)
+        return build_attn_metadata(self.groups, 1, {LONG}, **given)
+        """,
+        "",
+    ),
+    "in a dictionary where there is one": (
+        f"""
+        given = {{}}
+        if input_batch.{BOUND} is not None:
+            given["{BOUND}"] = input_batch.{BOUND}
+        return build_attn_metadata(self.groups, 1, {LONG}, **given)
+        """,
+        "",
+    ),
+    "where the batch has one": (
+        f"""
+        bound = input_batch.{BOUND} if hasattr(input_batch, "{BOUND}") else None
+        return build_attn_metadata(self.groups, 1, {LONG}, {BOUND}=bound)
+        """,
+        "",
+    ),
+    "in each round of a loop": (
+        f"""
+        bound = None
+        for group in self.groups:
+            bound = input_batch.{BOUND}
+        return build_attn_metadata(self.groups, 1, {LONG}, {BOUND}=bound)
+        """,
+        "",
+    ),
+    "anew, of something else": ("return replace(self.stats, max_seq_len=self.max_model_len)", ""),
     "where None is handed on": (
         f"""
         bound = input_batch.{BOUND}
@@ -370,6 +437,37 @@ RIGHT_LENGTHS = {
         """,
     ),
 }
+# A line that gives `longest`, which was the longest of the batch: it is still right.
+RIGHT_LINES = [
+    "longest = self.max_model_len if for_capture is True else longest",
+    "longest = longest if for_capture is not True else self.max_model_len",
+    "longest = self.max_model_len if self.phase is Phase.CAPTURE else longest",
+    "longest = longest if longest < self.max_model_len else self.max_model_len",
+    "longest = longest if input_batch.num_reqs else self.max_model_len",
+    f"longest = self.max_model_len if input_batch.{BOUND} is None else longest",
+    "longest = self.max_model_len if input_batch.is_dummy else longest",
+    "if longest > self.max_model_len:\n    longest = self.max_model_len",
+    "longest = self.worst(longest, worst=for_capture)",
+    "while True:\n"
+    "    longest = self.max_model_len\n"
+    "    if for_capture:\n"
+    "        break\n"
+    "    longest = input_batch.longest\n"
+    "    break",
+]
+# The same: it is wrong then.
+WRONG_LINES = [
+    "longest = self.max_model_len if self.graphs_captured else longest",
+    "longest = self.worst(longest, True)",
+    "longest = self.worst(longest, worst=not for_capture)",
+    "longest = longest if input_batch.num_reqs > 4 else self.max_model_len",
+]
+WORST = """
+def worst(self, longest, worst):
+    if worst:
+        return self.max_model_len
+    return longest
+"""
 # The same for where it is wrong, and the field that is named.
 WRONG_LENGTHS = {
     "at once": (
@@ -501,6 +599,46 @@ def test_the_models_maximum_is_found_where_a_batch_runs(
     assert [one[1:] for one in kinds(of_state(body, beside))] == [(kind.value, field)]
 
 
+@pytest.mark.parametrize(
+    ("line", "right"),
+    [*((line, True) for line in RIGHT_LINES), *((line, False) for line in WRONG_LINES)],
+)
+def test_what_a_line_makes_of_the_longest_is_judged_by_its_conditions(
+    line: str, right: bool
+) -> None:
+    given = f"return build_attn_metadata(self.groups, 1, longest, {GIVEN})"
+    found = kinds(of_state(f"longest = input_batch.longest\n{line}\n{given}", WORST))
+    assert [kind for _, kind, _ in found] == ([] if right else [Kind.OVER.value])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"""
+        bound = input_batch.{BOUND}
+        if bound is not None:
+            bound = bound[:1] if self.groups else None
+        return build_attn_metadata(self.groups, 1, {LONG}, {BOUND}=bound)
+        """,
+        f"""
+        common = CommonAttentionMetadata(num_reqs=1, max_seq_len={LONG}, {GIVEN})
+        common.{BOUND} = None
+        return common
+        """,
+    ],
+)
+def test_a_bound_that_was_there_and_is_taken_away_is_found(body: str) -> None:
+    assert [kind for _, kind, _ in kinds(of_state(body))] == [Kind.BOUND.value]
+
+
+def test_a_bound_that_a_helper_leaves_out_is_found_where_the_call_stands() -> None:
+    files = of_state(
+        f"return build_attn_metadata(self.groups, 1, {LONG}, **more(input_batch))",
+    )
+    files[STATE] += b"\ndef more(batch):\n    return {'positions': batch.positions}\n"
+    assert kinds(files) == [("OneState.prepare_attn", Kind.BOUND.value, BOUND)]
+
+
 def test_an_attribute_that_grows_from_itself_is_no_endless_question() -> None:
     body = f"""
     self.longest += 1
@@ -615,6 +753,33 @@ GATES = {
         True,
     ),
     "in another method": ("tensor = self.filled(input_batch)", True),
+    "by what is named alike": (
+        f"tensor = {TENSOR} if self.kv_cache_spec and self.inspected else None",
+        False,
+    ),
+    "in each round that is not gone on from": (
+        "tensor = None\nfor group in self.groups:\n"
+        "    if not self.vllm_config.num_speculative_tokens:\n        continue\n"
+        f"    tensor = {TENSOR}",
+        True,
+    ),
+    **{
+        f"by {test}": (f"tensor = {TENSOR} if {test} else None", True)
+        for test in (
+            "0 < self.k",
+            "1 <= self.k",
+            "None is not self.vllm_config.speculative_config",
+            "0 < self.k < 9",
+            "(n := self.k) > 0",
+            "all((self.k, self.groups))",
+            "getattr(self.vllm_config, 'num_speculative_tokens', 0) > 0",
+            "(1 if self.k else 0)",
+            "self.verifies",
+            "self.does_verify()",
+            "verifies(self.vllm_config)",
+        )
+    },
+    "by what it is and-ed with": (f"tensor = self.k and {TENSOR}", True),
 }
 
 
@@ -622,6 +787,9 @@ def speculating(body: str) -> str:
     """A model state whose `prepare_attn` fills `tensor` so."""
     return f"""
         from vllm.v1.worker.gpu.model_states.interface import ModelSpecificAttnMetadata
+
+        def verifies(config):
+            return config.speculative_config is not None
 
         @dataclass
         class OneMetadata(ModelSpecificAttnMetadata):
@@ -638,9 +806,17 @@ def speculating(body: str) -> str:
             def __init__(self, vllm_config):
                 super().__init__(vllm_config)
                 self.accepted = torch.ones(3)
+                self.k = vllm_config.num_speculative_tokens
                 self.per_request = None
                 if vllm_config.num_speculative_tokens > 0:
                     self.per_request = torch.ones(3)
+
+            @property
+            def verifies(self):
+                return self.k > 0
+
+            def does_verify(self):
+                return self.verifies
 
             def filled(self, input_batch):
                 if not self.vllm_config.num_speculative_tokens:
@@ -662,12 +838,25 @@ def test_speculative_tensors_are_found_where_nothing_of_speculation_lets_them_in
     assert kinds(files) == ([] if right else wrong)
 
 
+@pytest.mark.parametrize(
+    ("made", "right"),
+    [
+        (f"OneMetadata({TENSOR})", False),
+        (f"OneMetadata({TENSOR}) if self.k else OneMetadata()", True),
+    ],
+)
+def test_speculative_tensors_are_found_in_what_is_made_at_once(made: str, right: bool) -> None:
+    found = kinds(vllm(speculating(f"return {made}")))
+    assert [kind for _, kind, _ in found] == ([] if right else [Kind.SPECULATIVE.value])
+
+
 GIVEN_TO_BUILDERS = """
     class OneState(ModelState):
         def prepare_attn(self, input_batch, for_capture=False):
             for group in self.groups:
                 group.build(input_batch, num_accepted_tokens=self.accepted[input_batch.idx_mapping])
                 group.build(input_batch, num_accepted_tokens=None)
+            build_stats(num_accepted_tokens=input_batch.accepted)
 """
 
 
@@ -714,7 +903,8 @@ POSITIONS = [("DropsState.prepare_attn", Kind.DROPPED.value, "positions")]
         ("self.groups", "ModelState", "pass", []),  # of its own making
         ("None", "ModelState", "pass", []),  # nothing to forward
         ("input_batch.positions", "object", "pass", []),  # no sibling
-        ("input_batch.positions", "ModelState", "assert input_batch", []),  # it refuses
+        ("input_batch.positions", "ModelState", "assert input_batch.positions is None", []),
+        ("input_batch.positions", "ModelState", "assert input_batch.num_reqs > 0", POSITIONS),
     ],
 )
 def test_a_field_is_dropped_where_a_sibling_forwards_it_and_it_is_at_hand(

@@ -31,8 +31,16 @@ def audit(files: Mapping[str, bytes]) -> list[Finding]:
     """The findings in a vLLM, by file and line, the surest first.
 
     files: path below the root (``vllm/…``) to the file's bytes.
-    Raises TargetUnusable when a file that matters does not parse, or no metadata is made for V2.
+    Raises TargetUnusable when a file that matters does not parse, or is nested too deep to be
+    followed, or no metadata is made for V2.
     """
+    try:
+        return _audit(files)
+    except RecursionError as error:
+        raise TargetUnusable(f"{RUNNER}: nested too deep to be followed: mend it") from error
+
+
+def _audit(files: Mapping[str, bytes]) -> list[Finding]:
     tracer = Tracer(Source(files))
     made = list(constructions(tracer))
     if not made:

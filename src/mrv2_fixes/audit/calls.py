@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeGuard
 
-from mrv2_fixes.audit.source import Class, Function, Source, dotted
+from mrv2_fixes.audit.source import Class, Function, Module, Source, dotted
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,8 @@ class CallSite:
 
     @property
     def name(self) -> str:
-        return self.target.rpartition(".")[2]
+        """The last name of what is called, whatever it was imported as."""
+        return self.function.module.original(self.target).rpartition(".")[2]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,7 @@ class Calls:
             if function.owner is not None:
                 aliases.update(of_classes[function.owner])
             for call in function.calls:
-                target, bound = _unaliased(call.func, aliases)
+                target, bound = _unaliased(call.func, aliases, function.module)
                 site = CallSite(function, call, target, bound)
                 found[site.name].append(site)
         return found
@@ -215,30 +216,33 @@ Aliases = dict[str, tuple[str, tuple[ast.Call, ...]]]
 def _aliases(function: Function, attributes: bool = False) -> Aliases:
     """The names that other functions are given: target, and what `functools.partial` binds."""
     found: Aliases = {}
-    for node in function.assigned:
-        name = dotted(node.targets[0])
-        value = node.value
+    for target, value in function.assigned:
+        name = dotted(target)
         if not name or (attributes and "." not in name):
             continue
-        if _is_partial(value):
+        if _is_partial(value, function.module):
             found[name] = (dotted(value.args[0]), (value,))
         elif isinstance(value, ast.Name | ast.Attribute):
             found[name] = (dotted(value), ())
     return found
 
 
-def _is_partial(node: ast.expr) -> TypeGuard[ast.Call]:
+def _is_partial(node: ast.expr, module: Module) -> TypeGuard[ast.Call]:
     return (
         isinstance(node, ast.Call)
         and bool(node.args)
-        and dotted(node.func).rpartition(".")[2] == "partial"
+        and module.original(dotted(node.func)).rpartition(".")[2] == "partial"
     )
 
 
-def _unaliased(called: ast.expr, aliases: Aliases) -> tuple[str, tuple[ast.Call, ...]]:
+def _unaliased(
+    called: ast.expr, aliases: Aliases, module: Module
+) -> tuple[str, tuple[ast.Call, ...]]:
     """What is called, and what was bound before."""
-    target = dotted(called)
     bound: tuple[ast.Call, ...] = ()
+    if _is_partial(called, module):
+        bound, called = (called,), called.args[0]
+    target = dotted(called)
     for _ in range(4):
         if target not in aliases:
             break

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mrv2_fixes.audit.calls import CallSite, Frame
 from mrv2_fixes.audit.flow import mentions
 from mrv2_fixes.audit.hurt import BOUND, LONGEST
-from mrv2_fixes.audit.source import RUNNER, Function
+from mrv2_fixes.audit.source import RUNNER, Function, dotted
 from mrv2_fixes.audit.trace import Tracer, Value
 
 METADATA = "CommonAttentionMetadata"
@@ -27,11 +27,13 @@ class Construction:
 
     def values(self, tracer: Tracer, field: str) -> Iterator[Value]:
         """What `field` may be."""
-        given = any(one.arg == field for one in self.site.call.keywords)
-        later = [] if given else self._set_later(tracer, field)
+        later = self._set_later(tracer, field)
         for value in later:
             yield from tracer.again(value)
-        if given or (self.whole and not later):
+        place = tracer.flow(self.site.function).places.get(self.site.call)
+        always = place and any(len(one.guards) <= len(place.guards) for one in later)
+        given = any(one.arg == field for one in self.site.call.keywords)
+        if not always and (given or self.whole):
             yield from tracer.argument(self.site, self.frame, field, None)
 
     def _set_later(self, tracer: Tracer, field: str) -> list[Value]:
@@ -47,13 +49,27 @@ class Construction:
 
 def constructions(tracer: Tracer) -> Iterator[Construction]:
     """Everything that makes metadata for V2, or makes it anew with other values."""
-    for site in [*tracer.calls.of(METADATA), *tracer.calls.of("replace")]:
+    makers = [METADATA, *_derived(tracer)]
+    for site in [site for name in [*makers, "replace"] for site in tracer.calls.of(name)]:
         keywords = {one.arg for one in site.call.keywords}
-        whole = site.name == METADATA
+        whole = site.name in makers
         again = keywords & {BOUND, LONGEST} and _is_metadata(tracer, site)
         if _is_of_runner(tracer, site.function) and (whole or again):
             for concrete in tracer.calls.objects_of(site.function):
                 yield Construction(site, Frame(site.function, concrete), whole)
+
+
+def _derived(tracer: Tracer) -> list[str]:
+    """The classes of V2 that derive from the metadata, whose own definition lies outside V2."""
+    return [
+        one.name
+        for one in tracer.source.classes()
+        if any(
+            base.module.original(dotted(node)).rpartition(".")[2] == METADATA
+            for base in tracer.source.bases(one)
+            for node in base.node.bases
+        )
+    ]
 
 
 def _is_metadata(tracer: Tracer, site: CallSite) -> bool:

@@ -193,12 +193,22 @@ class Flow:
     def _expressions(self, tree: ast.AST, names: Names, guards: tuple[Guard, ...]) -> None:
         """Keep what holds at the calls in a statement or expression."""
         place = None
+        choices = []
         for node in walk(tree):
             if isinstance(node, ast.Call):
                 place = place or Place(dict(names), guards)
                 self.places[node] = place
             elif isinstance(node, ast.NamedExpr):
                 self._bind(node.target, node.value, names, guards)
+            elif isinstance(node, ast.IfExp):
+                choices.append(node)
+        for choice in choices if place else ():
+            for holds, arm in ((True, choice.body), (False, choice.orelse)):
+                guard = Guard(choice.test, holds, dict(names), self._function)
+                for call in walk(arm):
+                    if isinstance(call, ast.Call):
+                        at = self.places[call]
+                        self.places[call] = replace(at, guards=(*at.guards, guard))
 
     def _assign(self, statement: ast.stmt, names: Names, guards: tuple[Guard, ...]) -> None:
         if isinstance(statement, ast.Assign):

@@ -118,18 +118,19 @@ class _Question:
                     for left, op, right in zip(sides, test.ops, sides[1:], strict=False)
                 ]
                 return of(ast.BoolOp(ast.And(), pairs))
-            one, on = _when_on(test)
-            if on is None and isinstance(test.ops[0], ast.Is | ast.Eq) and holds is self.on:
-                last = dotted(test.comparators[0]).rpartition(".")[2]  # a member of an enumeration
-                return self.word(last.lower())
-            return on is not None and of(one, holds is on)
+            one, other, operator = _compared(test, holds)
+            if isinstance(other, ast.Constant):
+                on = _is_on_where(operator, other.value)
+                return on is not None and of(one, on)
+            member = dotted(other).rpartition(".")[2].lower()  # of an enumeration
+            return self.word(member) and operator in (_SAME if self.on else _OTHER)
         if isinstance(test, ast.Call):
             called = dotted(test.func)
             if called in ("bool", "int", "len"):
                 return any(of(one) for one in test.args)
             if called in ("all", "any") and isinstance(test.args[0], ast.Tuple | ast.List):
-                operator = ast.And() if called == "all" else ast.Or()
-                return of(ast.BoolOp(operator, test.args[0].elts))
+                both = ast.And() if called == "all" else ast.Or()
+                return of(ast.BoolOp(both, test.args[0].elts))
             if called in ("getattr", "hasattr") and isinstance(test.args[1], ast.Constant):
                 return of(ast.Attribute(test.args[0], str(test.args[1].value), ast.Load()))
         name = test.attr if isinstance(test, ast.Attribute) else dotted(test)
@@ -161,13 +162,19 @@ class _Question:
             return list(names[name]), frame
         if frame and frame.concrete and receiver and receiver == frame.function.itself:
             method = self.tracer.source.method(frame.concrete, last)
-            if isinstance(method, Function):
-                returns = self.tracer.flow(method).returns
-                inner = Frame(method, frame.concrete)
-                return [Definition(one, at.names, at.guards) for one, at in returns], inner
+            if method is not None:
+                return self._returned(Frame(method, frame.concrete))
+        if frame and isinstance(test, ast.Call) and name:
+            function = self.tracer.source.resolve(frame.function.module, name)
+            if isinstance(function, Function):
+                return self._returned(Frame(function, None))
         if receiver and not isinstance(test, ast.Call):
             return self.tracer.assigned_anywhere(last), None
         return [], None
+
+    def _returned(self, frame: Frame) -> tuple[list[Definition], Frame]:
+        returns = self.tracer.flow(frame.function).returns
+        return [Definition(one, at.names, at.guards) for one, at in returns], frame
 
 
 def _is_on(node: ast.expr | None) -> bool:
@@ -182,31 +189,41 @@ def _sides(test: ast.Compare) -> list[ast.expr]:
     return [test.left, *test.comparators]
 
 
+_SAME, _OTHER = (ast.Is, ast.Eq), (ast.IsNot, ast.NotEq)
 _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.Gt,
     ast.LtE: ast.GtE,
     ast.Gt: ast.Lt,
     ast.GtE: ast.LtE,
 }
+_DENIED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+}
 
 
-def _when_on(test: ast.Compare) -> tuple[ast.expr, bool | None]:
-    """What is compared with a constant, and whether that holds where it is on: above 0, not None.
-
-    None where it says neither.
-    """
+def _compared(test: ast.Compare, holds: bool) -> tuple[ast.expr, ast.expr, type[ast.cmpop]]:
+    """A comparison as one that holds, with the constant on the right."""
     one, other, operator = test.left, test.comparators[0], type(test.ops[0])
     if isinstance(one, ast.Constant):
         one, other, operator = other, one, _TURNED.get(operator, operator)
-    if not isinstance(other, ast.Constant):
-        return one, None
-    value = other.value
-    if operator in (ast.Is, ast.Eq):
-        return one, None if isinstance(value, str) else bool(value)
-    if operator in (ast.IsNot, ast.NotEq):
-        return one, False if value is True else None if value else True
+    return one, other, operator if holds else _DENIED.get(operator, operator)
+
+
+def _is_on_where(operator: type[ast.cmpop], value: object) -> bool | None:
+    """Whether what compares so with a constant is on, that is above 0 and not None; or neither."""
+    if operator in _SAME:
+        return None if isinstance(value, str) else bool(value)
+    if operator in _OTHER:
+        return False if value is True else None if value else True
     if isinstance(value, int) and operator in (ast.Gt, ast.GtE):
-        return one, True if value >= (operator is ast.GtE) else None
+        return True if value >= (operator is ast.GtE) else None
     if isinstance(value, int) and operator in (ast.Lt, ast.LtE):
-        return one, False if value <= (operator is ast.Lt) else None
-    return one, None
+        return False if value <= (operator is ast.Lt) else None
+    return None

@@ -114,7 +114,7 @@ def _over_estimates(tracer: Tracer, value: Value) -> Iterator[tuple[Value, str]]
 
 
 def _over_parts(tracer: Tracer, value: Value, node: ast.expr) -> list[tuple[Value, str]]:
-    values = tracer.again(replace(value, node=node))
+    values = tracer.again(value.at(node))
     return [found for one in values for found in _over_estimates(tracer, one)]
 
 
@@ -147,7 +147,11 @@ def _of_objects(tracer: Tracer, value: Value) -> Iterator[Value]:
     owner = value.frame.function.owner
     name = dotted(value.node) if value.node is not None else ""
     of, _, field = name.rpartition(".")
-    if owner is None or of != value.frame.function.itself or field not in _fields(tracer, owner):
+    if (
+        owner is None
+        or of != value.frame.function.itself
+        or field not in tracer.source.fields(owner)
+    ):
         yield value
         return
     for one in tracer.source.derived(owner):
@@ -155,13 +159,9 @@ def _of_objects(tracer: Tracer, value: Value) -> Iterator[Value]:
             if tracer.source.resolve(site.function.module, site.target) is one:
                 for concrete in tracer.calls.objects_of(site.function):
                     frame = Frame(site.function, concrete)
-                    for given in tracer.argument(site, frame, field, None):
+                    for given in tracer.argument(site, frame, field, one):
                         if not given.missing:
                             yield replace(given, guards=(*value.guards, *given.guards))
-
-
-def _fields(tracer: Tracer, owner: Class) -> set[str]:
-    return {name for base in tracer.source.bases(owner) for name in base.fields}
 
 
 def _conditional(value: Value) -> bool:

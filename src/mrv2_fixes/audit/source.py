@@ -32,7 +32,7 @@ class Function:
     def __post_init__(self) -> None:
         self.calls: list[ast.Call] = []
         self.imports: list[ast.Import | ast.ImportFrom] = []
-        self.assigned: list[ast.Assign] = []
+        self.assigned: list[tuple[ast.expr, ast.expr]] = []
         self.read: set[tuple[str, str]] = set()  # what stands before the dot, and the attribute
         self.stored: set[tuple[str, str]] = set()  # the same, of those that it sets
         for node in walk(self.node):
@@ -42,7 +42,9 @@ class Function:
             elif isinstance(node, ast.Call):
                 self.calls.append(node)
             elif isinstance(node, ast.Assign):
-                self.assigned.append(node)
+                self.assigned.append((node.targets[0], node.value))
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                self.assigned.append((node.target, node.value))
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 self.imports.append(node)
 
@@ -147,6 +149,12 @@ class Module:
         for one in self.classes.values():
             yield from one.methods.values()
 
+    def original(self, name: str) -> str:
+        """What a name of the module is called where it comes from, as far as is written here."""
+        for _ in range(4):
+            name = self.aliases.get(name) or self.imports.get(name) or name
+        return name
+
     def _add_class(self, node: ast.ClassDef) -> None:
         made = self.classes[node.name] = Class(self, node)
         for one in _top_level(node.body):
@@ -227,6 +235,11 @@ class Source:
                     found += [other for other in self.bases(resolved) if other not in found]
             self._bases[one] = found
         return self._bases[one]
+
+    def fields(self, one: Class | None) -> list[str]:
+        """The fields of a dataclass, those of its bases first."""
+        bases = reversed(self.bases(one)) if one else ()
+        return list(dict.fromkeys(name for base in bases for name in base.fields))
 
     def derived(self, one: Class) -> list[Class]:
         """The class, and those that matter that derive from it."""

@@ -114,11 +114,11 @@ class Tracer:
         return self._flows[function]
 
     def argument(
-        self, site: CallSite, frame: Frame, parameter: str, callee: Function | None
+        self, site: CallSite, frame: Frame, parameter: str, callee: Function | Class | None
     ) -> list[Value]:
         """What a call gives for a parameter.
 
-        callee: None for a class, all of whose parameters are given by keyword and may be left out.
+        callee: a class has its fields as parameters; None for what is given by keyword alone.
         """
         here = self._here(site, frame)
         return _possible(self._argument(here, parameter, callee)) if here else []
@@ -243,7 +243,9 @@ class Tracer:
             for site, concrete in self.calls.callers(frame.function, frame.concrete)
         ]
 
-    def _argument(self, here: Value, parameter: str, callee: Function | None) -> Iterator[Value]:
+    def _argument(
+        self, here: Value, parameter: str, callee: Function | Class | None
+    ) -> Iterator[Value]:
         """What the call on the path of `here` gives for a parameter."""
         site = here.path[0][0]
         given = [site.call, *site.bound]
@@ -259,8 +261,9 @@ class Tracer:
         ):
             yield here
             return
-        if callee is not None and parameter in callee.positional:
-            index = callee.positional.index(parameter)
+        order = callee.positional if isinstance(callee, Function) else self.source.fields(callee)
+        if parameter in order:
+            index = order.index(parameter)
             if index < len(positional):
                 yield from self._follow(here.at(positional[index]))
                 return
@@ -275,8 +278,9 @@ class Tracer:
             if not without:
                 return
             absent = without
-        named = callee is not None and parameter in callee.parameters
-        default = callee.default(parameter) if callee and named else ast.Constant(None)
+        default: ast.expr | None = ast.Constant(None)
+        if isinstance(callee, Function) and parameter in callee.parameters:
+            default = callee.default(parameter)
         for one in absent:
             if default is None:
                 yield replace(one, node=None, missing=False)
