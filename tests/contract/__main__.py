@@ -37,7 +37,7 @@ def main(
         for outcome in seen[release]:
             print("\n".join(_lines(outcome, release)), flush=True)
         for name, scenario in SCENARIOS.items():
-            if name not in survey.applicable(release):
+            if release not in scenario.boots.releases and (not names or name in names):
                 print(f"  {name}: not here: {scenario.boots.why_not}", flush=True)
     if file:
         file.write_bytes(msgspec.json.format(msgspec.json.encode(seen), indent=1))

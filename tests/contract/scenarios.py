@@ -162,6 +162,7 @@ SCENARIOS: dict[str, Scenario] = {
     "granite, all, idle": Scenario(
         "granite", requests="shared", engine=ALL, shows=CACHED, idle=True, boots=NO_ALL
     ),
+    "mamba2": Scenario("mamba2"),
     "qwen3_next": Scenario("qwen3_next", engine=GDN),
     "qwen3_next, align": Scenario(
         "qwen3_next", requests="shared", engine=GDN | ALIGN, shows=CACHED, boots=NO_ALIGN

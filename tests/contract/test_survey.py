@@ -25,13 +25,13 @@ RUNS: dict[tuple[str, str], tuple[str, ...]] = {
     ("0.24.0", "none"): ("llama", "granite", "mtp, async"),
     ("0.24.0", "core"): (
         *("llama, async", "gemma3, prefix caching", "lfm2, preempted", "granite, all"),
-        *("granite, all, idle", "eagle, preempted", "granite, eagle", "dflash"),
+        *("granite, all, idle", "mamba2", "eagle, preempted", "granite, eagle", "dflash"),
     ),
     ("0.30.0", "core"): ("lfm2, align", "granite", "eagle, prefix caching", "qwen3_next, mtp"),
     ("0.31.0", "core"): ("deepseek", "lfm2, align, idle", "mtp, async", "draft model, async"),
     ("0.32.0", "core"): (
         *("llama, async", "llama, preempted", "gemma3, prefix caching", "deepseek", "bert"),
-        *("lfm2, align", "granite, preempted", "qwen3_next", "qwen3_next, align"),
+        *("lfm2, align", "granite, preempted", "mamba2", "qwen3_next", "qwen3_next, align"),
         *("eagle, async", "eagle, idle", "mtp", "qwen3_next, mtp", "dflash"),
         *("draft model", "ngram"),
     ),
@@ -64,6 +64,7 @@ EAGLE_AND_MTP = _drafts("eagle", "mtp")
 HYBRIDS = ("lfm2", "granite")
 IDLE_HYBRIDS = ("lfm2, align, idle", "granite, all, idle")
 NO_BOUND = "assert seq_lens_cpu is not None"
+NOT_TOLD = "assert is_prefilling is not None"
 KNOWN = (
     # The core mends these.
     Known(
@@ -78,6 +79,8 @@ KNOWN = (
     Known("draft", "max_seq_len", SpecifierSet("<0.23"), EAGLE_AND_MTP, ("none",)),
     Known("target", "num_accepted_tokens", SpecifierSet("<0.25"), ("granite",), ("none",)),
     Known("target", "num_decode_draft_tokens_cpu", SpecifierSet("<0.25"), ("granite",), ("none",)),
+    # A model without attention has the model state of one that has no other layers.
+    Known("target", "is_prefilling", SpecifierSet("<0.26"), ("mamba2",), ends=NOT_TOLD),
     # The draft's metadata have no bound.
     Known("draft", "seq_lens_cpu_upper_bound", SpecifierSet("<0.27"), (*EAGLE_AND_MTP, "dflash")),
     # Drafts that go beyond max_model_len.
@@ -109,7 +112,7 @@ def known(release: str, patched: str, name: str) -> list[Known]:
 
 def found(outcome: Outcome) -> set[tuple[str, str]]:
     """Whose metadata have which field wrong; each target has two layers, 0 and 1."""
-    layers = ("model.layers.0.", "model.layers.1.", "encoder.")
+    layers = ("model.layers.0.", "model.layers.1.", "encoder.", "backbone.")
     return {
         ("target" if finding.layer.startswith(layers) else "draft", finding.field)
         for finding in outcome.findings

@@ -22,6 +22,7 @@ import pytest
 import torch
 
 from vllm.config import CUDAGraphMode
+from vllm.platforms import current_platform
 from vllm.utils.math_utils import cdiv
 from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.worker.gpu import attn_utils
@@ -102,6 +103,7 @@ def right(layers: Layers, rows: list[Row], padding: int = 0) -> Arguments:
     for groups in layers.attn_groups:
         block_size = groups[0].get_metadata_builder(0).kv_cache_spec.block_size
         columns = cdiv(layers.vllm_config.model_config.max_model_len, block_size)
+        columns = max(columns, 1 + layers.vllm_config.num_speculative_tokens)
         block_table = torch.zeros(num_reqs, columns, dtype=torch.int32)
         slots = []
         for i, row in enumerate(rows):
@@ -446,6 +448,12 @@ BREACHES: list[tuple[str, list[Row], int, Change, str]] = [
         *("granite", [Row(0, 1), Row(0, 1)], 0, put(SLOTS, ALL, ALL, to=-1)),
         "block_table_tensor, row 1: expected block 0, as the row is padding or a",
     ),
+    # A row of the batch before, which begins as a warm-up's does.
+    (
+        *("granite+drafts", [Row(0, 1)]),
+        *(0, all_of(put(SLOTS, ALL, ALL, to=-1), put(TABLES, 0, 0, ALL, to=1))),
+        "block_table_tensor, row 0: expected block 0, as the row is padding or a",
+    ),
     (
         *("granite", DECODES, 1, put("is_prefilling", 3, to=1)),
         "is_prefilling, row 3: expected False, as it is padding, found True",
@@ -603,30 +611,49 @@ def test_the_device_may_split_tokens_otherwise_when_it_verifies_adaptively(
         build(**arguments | {"max_query_len": 2})
 
 
-def test_layers_without_a_cache(build: Build, layers_of: LayersOf) -> None:
-    (groups,) = layers_of("llama").attn_groups
+def without_cache(device: torch.device) -> CommonAttentionMetadata:
+    """What layers without a KV cache get."""
     seq_lens = torch.tensor([7, 3], dtype=torch.int32)
     starts = torch.tensor([0, 7, 10], dtype=torch.int32)
-    metadata = CommonAttentionMetadata(
-        query_start_loc=starts,
+    return CommonAttentionMetadata(
+        query_start_loc=starts.to(device),
         query_start_loc_cpu=starts,
-        seq_lens=seq_lens,
+        seq_lens=seq_lens.to(device),
         num_reqs=2,
         num_actual_tokens=10,
         max_query_len=7,
         max_seq_len=7,
         # Nobody reads these.
-        block_table_tensor=torch.zeros(2, 1, dtype=torch.int32),
-        slot_mapping=torch.zeros(10, dtype=torch.int64),
+        block_table_tensor=torch.zeros(2, 1, dtype=torch.int32, device=device),
+        slot_mapping=torch.zeros(10, dtype=torch.int64, device=device),
         seq_lens_cpu_upper_bound=seq_lens.clone(),
     )
+
+
+def test_layers_without_a_cache(build: Build, layers_of: LayersOf) -> None:
+    layers = layers_of("llama")
+    metadata = without_cache(layers.device)
     check_metadata = sys.modules[CONTRACT].check_metadata
-    check_metadata(metadata, groups, False)
+    check_metadata(metadata, layers.attn_groups[0], False)
     metadata.seq_lens_cpu_upper_bound[1] = 2
     with pytest.raises(
         RuntimeError, match=r"no KV cache \(.*row 1: expected 3 or more"
     ):
-        check_metadata(metadata, groups, False)
+        check_metadata(metadata, layers.attn_groups[0], False)
+
+
+@pytest.mark.skipif(not current_platform.is_cuda(), reason="CUDA graphs need a GPU")
+def test_a_capture_is_not_ended_by_a_copy_to_the_host(
+    build: Build, layers_of: LayersOf
+) -> None:
+    layers = layers_of("llama")
+    metadata = without_cache(layers.device)
+    metadata.max_seq_len = 6
+    check_metadata = sys.modules[CONTRACT].check_metadata
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        check_metadata(metadata, layers.attn_groups[0], False)
+    with pytest.raises(RuntimeError, match="max_seq_len, row 0: expected 7 or more"):
+        check_metadata(metadata, layers.attn_groups[0], False)
 
 
 def test_a_batch_without_slots_may_be_a_warm_up(

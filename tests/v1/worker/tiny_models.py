@@ -207,6 +207,24 @@ def _qwen3_next() -> PretrainedConfig:
     )
 
 
+def _mamba2() -> PretrainedConfig:
+    """Mamba2 alone, and no attention."""
+    sizes = {name: SIZES[name] for name in ("vocab_size", "hidden_size")}
+    return transformers.Mamba2Config(
+        **sizes,
+        num_hidden_layers=2,
+        num_heads=4,
+        head_dim=64,
+        state_size=16,
+        n_groups=1,
+        initializer_range=SIZES["initializer_range"],
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+        architectures=["Mamba2ForCausalLM"],
+    )
+
+
 CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "llama": _llama,
     "qwen2": _qwen2,
@@ -216,6 +234,7 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "lfm2": _lfm2,
     "lfm2_vl": _lfm2_vl,
     "granite": _granite,
+    "mamba2": _mamba2,
     "jamba": _jamba,
     "qwen3_next": _qwen3_next,
 }

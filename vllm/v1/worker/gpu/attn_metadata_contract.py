@@ -266,6 +266,12 @@ class GroupMetadata:
         return self.cache if isinstance(spec, MambaSpec) else None
 
     @property
+    def is_mamba(self) -> bool:
+        """Mamba or a short convolution, whose builders tell decodes by their place."""
+        name = "BaseMambaAttentionMetadataBuilder"
+        return any(_is_a(builder, name) for builder in self.builders)
+
+    @property
     def query_lens(self) -> np.ndarray:
         return np.diff(self.values["query_start_loc_cpu"])
 
@@ -507,8 +513,11 @@ def _seq_lens_cpu_upper_bound(m: GroupMetadata) -> Iterator[Breach]:
 def _is_prefilling(m: GroupMetadata) -> Iterator[Breach]:
     # Others get what does not count padding, and read it in no batch that has any.
     name = "is_prefilling"
-    if m.state_cache and name in m.tensors and name not in m.values:
-        yield m.breach(name, None, f"{m.num_reqs} entries", len(m.tensors[name]))
+    if m.state_cache and name not in m.values:
+        given = m.tensors.get(name)
+        if given is not None or m.is_mamba:
+            found = None if given is None else len(given)
+            yield m.breach(name, None, f"{m.num_reqs} entries", found)
 
 
 def _speculative_tensors(m: GroupMetadata) -> Iterator[Breach]:
@@ -539,7 +548,7 @@ def _accepted_tokens(m: GroupMetadata) -> Iterator[Breach]:
     yield from m.first(name, wrong, "1, as it is a prefill", accepted)
     filled = m.query_lens > 0
     decodes = filled & ~m.prefilling
-    if any(_is_a(b, "BaseMambaAttentionMetadataBuilder") for b in m.builders):
+    if m.is_mamba:
         # These run what stands behind a prefill as one. A prefill of one token is a
         # decode to them when it has a state.
         prefills = filled & m.prefilling
@@ -639,13 +648,13 @@ def _rows_without_state(m: GroupMetadata) -> Iterator[Breach]:
     if m.state_cache is None:
         return
     seq_lens, table = m.values["seq_lens"], m.values["block_table_tensor"]
-    without = m.is_padding
-    if m.is_dummy and (seq_lens <= m.query_lens).all():
-        # A warm-up may hand out blocks, the first ones in order.
-        without = without | (table[:, 0] != np.arange(1, m.num_reqs + 1))
     columns = max(m.state_cache.columns(seq_lens.max()), 1 + m.num_speculative_tokens)
+    table, without = table[:, :columns], m.is_padding
+    if m.is_dummy and (seq_lens <= m.query_lens).all():
+        # A warm-up may hand out blocks, the first ones in order, one to a row.
+        handed_out = table[:, 0] == np.arange(1, m.num_reqs + 1)
+        without = without | ~handed_out | table[:, 1:].any(axis=1)
     written = without[:, None] & (table != 0)
-    written[:, columns:] = False
     yield from m.first_entry(written, "block 0, as the row is padding or a dummy")
 
 
