@@ -296,6 +296,26 @@ UNKNOWN = {
         """,
         "",
     ),
+    "where a None is filled in": (
+        f"""
+        {BOUND} = None
+        if {BOUND} is None:
+            {BOUND} = input_batch.{BOUND}
+        return build_attn_metadata(self.groups, 1, {LONG}, {BOUND}={BOUND})
+        """,
+        "",
+    ),
+    "by a function within": (
+        f"""
+        bound = None
+        def fill():
+            nonlocal bound
+            bound = input_batch.{BOUND}
+        fill()
+        return build_attn_metadata(self.groups, 1, {LONG}, {BOUND}=bound)
+        """,
+        "",
+    ),
     "in each round of a loop": (
         f"""
         bound = None
@@ -639,6 +659,12 @@ def test_a_bound_that_a_helper_leaves_out_is_found_where_the_call_stands() -> No
     assert kinds(files) == [("OneState.prepare_attn", Kind.BOUND.value, BOUND)]
 
 
+def test_who_leaves_the_bound_out_is_found_through_a_function_of_keywords() -> None:
+    files = of_state(f"return make(max_seq_len={LONG})")
+    files[STATE] += b"\ndef make(**more):\n    return CommonAttentionMetadata(**more)\n"
+    assert kinds(files) == [("OneState.prepare_attn", Kind.BOUND.value, BOUND)]
+
+
 def test_an_attribute_that_grows_from_itself_is_no_endless_question() -> None:
     body = f"""
     self.longest += 1
@@ -905,6 +931,7 @@ POSITIONS = [("DropsState.prepare_attn", Kind.DROPPED.value, "positions")]
         ("input_batch.positions", "object", "pass", []),  # no sibling
         ("input_batch.positions", "ModelState", "assert input_batch.positions is None", []),
         ("input_batch.positions", "ModelState", "assert input_batch.num_reqs > 0", POSITIONS),
+        ("input_batch.positions", "ModelState", "if input_batch.positions: raise TypeError", []),
     ],
 )
 def test_a_field_is_dropped_where_a_sibling_forwards_it_and_it_is_at_hand(

@@ -69,7 +69,7 @@ def _is_dropped(
         if guards.implied(place.guards, guards.capture, tracer, on=False):
             return False
     return any(
-        _is_at_hand(tracer, value, other, site.function)
+        _is_at_hand(tracer, value, other, site)
         for other, value in forwarding
         if field not in OF_MLA or other.function.owner in bases
     )
@@ -90,30 +90,23 @@ def _comes_from_model_state(
     return False
 
 
-def _asserted(function: Function) -> set[str]:
-    """The names and attributes that a function asserts something of, as they are written."""
-    nodes = [
-        node
-        for one in walk(function.node)
-        if isinstance(one, ast.Assert)
-        for node in walk(one.test)
-        if isinstance(node, ast.Name | ast.Attribute)
-    ]
-    inner = [node.value for node in nodes if isinstance(node, ast.Attribute)]
-    return {dotted(node) for node in nodes if node not in inner}
-
-
-def _is_at_hand(tracer: Tracer, value: ast.expr, site: CallSite, function: Function) -> bool:
-    """Whether all that an expression at a call is made of is there in another method too."""
+def _is_at_hand(tracer: Tracer, value: ast.expr, site: CallSite, here: CallSite) -> bool:
+    """Whether all that an expression at a call is made of is there at another call too."""
     place = tracer.flow(site.function).places[site.call]
+    function = here.function
     owner = function.owner
     bases = tracer.source.bases(owner) if owner else []
     attributes = tracer.source.attributes(owner) if owner else set()
-    asserted = _asserted(function)
+    refused = {
+        dotted(node)
+        for guard in tracer.flow(function).places[here.call].guards
+        if guard.leaves
+        for node in _whole_names(guard.test)
+    }
     if isinstance(value, ast.Constant):
         return False
     for node, names in parts(value, place.names):
-        if dotted(node) in asserted:
+        if dotted(node) in refused:
             return False
         if isinstance(node, ast.Name) and node.id in site.function.parameters:
             if node.id not in names and node.id not in function.parameters:
@@ -124,3 +117,10 @@ def _is_at_hand(tracer: Tracer, value: ast.expr, site: CallSite, function: Funct
             if not inherited:
                 return False
     return True
+
+
+def _whole_names(tree: ast.AST) -> list[ast.AST]:
+    """The names and attributes in an expression, without those that they are made of."""
+    nodes = [node for node in walk(tree) if isinstance(node, ast.Name | ast.Attribute)]
+    inner = [node.value for node in nodes if isinstance(node, ast.Attribute)]
+    return [node for node in nodes if node not in inner]

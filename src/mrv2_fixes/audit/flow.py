@@ -188,6 +188,9 @@ class Flow:
         self._loops = []
         self._run(statement.body, within, guards)
         self.returns, self._loops = returns, loops
+        for node in walk(statement):
+            for name in node.names if isinstance(node, ast.Nonlocal) else ():
+                self._bind(ast.Name(name, ast.Store()), None, names, guards)
         self._bind(ast.Name(statement.name, ast.Store()), None, names, guards)
 
     def _expressions(self, tree: ast.AST, names: Names, guards: tuple[Guard, ...]) -> None:

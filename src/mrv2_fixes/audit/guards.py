@@ -139,13 +139,14 @@ class _Question:
         given = self.tracer.given(frame, dotted(test)) if frame else None
         if given is not None:
             return self.of(given.value, holds, given.names, given.frame, depth - 1)
+        local = names.get(test.id, ()) if isinstance(test, ast.Name) else ()
+        if local and all(isinstance(one.value, ast.Constant) for one in local):
+            return all(of(one.value) for one in local if one.value)
         if name and self.word(name):
             return holds is self.on
         known, within = self._known(test, names, frame)
         # What is nothing cannot have been it where the name is something.
         fitting = [one for one in known if not (holds and _is_nothing(one.value))]
-        if known and not fitting and isinstance(test, ast.Name):
-            return True  # it never comes to that
         return bool(fitting) and all(
             any(self.of_guard(each, within, depth - 1) for each in one.guards)
             or (one.value is not None and self.of(one.value, holds, one.names, within, depth - 1))

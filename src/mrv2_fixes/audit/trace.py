@@ -272,7 +272,9 @@ class Tracer:
             without: list[Value] = []
             for value in self._entry(here.at(whole), parameter):
                 if value.missing:
-                    without.append(replace(here, guards=value.guards))
+                    # What a helper's dictionary has not is left out by the call here.
+                    own = len(value.path) == len(here.path)
+                    without.append(replace(here, guards=value.guards) if own else value)
                 else:
                     yield value
             if not without:
