@@ -187,10 +187,10 @@ class GroupMetadata:
     builders: Sequence[Any]
     vllm_config: Any
     for_cudagraph_capture: bool
-    num_reqs: int
-    num_actual_tokens: int
     max_query_len: int
     max_seq_len: int
+    num_reqs: int
+    num_actual_tokens: int
     tensors: Mapping[str, torch.Tensor]
     """Those that are not None."""
     cache: Cache | None = None
