@@ -193,6 +193,32 @@ def forwarding(bound: str) -> dict[str, tuple[str, str]]:
             """,
             "",
         ),
+        "in one of two dictionaries": (
+            f"""
+            given = {{"{BOUND}": {bound}}} if self.groups else dict({BOUND}=input_batch.{BOUND})
+            return build_attn_metadata(self.groups, 1, {LONG}, **given)
+            """,
+            "",
+        ),
+        "as another type": (
+            f"return build_attn_metadata(self.groups, 1, {LONG}, {BOUND}=cast(Tensor, {bound}))",
+            "",
+        ),
+        "where there is no other": (
+            f"""
+            bound = self.groups or {bound}
+            return build_attn_metadata(self.groups, 1, {LONG}, {BOUND}=bound)
+            """,
+            "",
+        ),
+        "within a context": (
+            f"""
+            with torch.no_grad():
+                bound = {bound}
+                return build_attn_metadata(self.groups, 1, {LONG}, {BOUND}=bound)
+            """,
+            "",
+        ),
         "in every case": (
             f"""
             bound = None
@@ -270,6 +296,18 @@ UNKNOWN = {
             given[name] = getattr(input_batch, name)
         return build_attn_metadata(self.groups, 1, {LONG}, **given)
         """,
+        "",
+    ),
+    "in a dictionary that loses it": (
+        f"""
+        given = {{"{BOUND}": None}}
+        given.pop("{BOUND}")
+        return build_attn_metadata(self.groups, 1, {LONG}, **given)
+        """,
+        "",
+    ),
+    "in a dictionary of computed keys": (
+        f"return build_attn_metadata(self.groups, 1, {LONG}, **{{self.name: input_batch}})",
         "",
     ),
     "in a dictionary that another fills": (
@@ -408,6 +446,28 @@ RIGHT_LENGTHS = {
             self.longest = longest
         """,
     ),
+    "an attribute that is set by its name": (
+        f"""
+        setattr(self, "longest", input_batch.longest)
+        return build_attn_metadata(self.groups, 1, self.longest, {GIVEN})
+        """,
+        """
+        def set_groups(self, groups):
+            self.longest = self.max_model_len
+        """,
+    ),
+    "an attribute that somebody with the batch has renewed": (
+        f"return build_attn_metadata(self.groups, 1, self.longest, {GIVEN})",
+        """
+        def set_groups(self, groups):
+            self.longest = self.max_model_len
+        def renew(self, longest):
+            self.longest = longest
+
+    def run(state, input_batch):
+        state.renew(input_batch.longest)
+        """,
+    ),
     "an attribute that somebody else sets": (
         f"return build_attn_metadata(self.groups, 1, self.longest, {GIVEN})",
         """
@@ -468,6 +528,11 @@ RIGHT_LINES = [
     "longest = self.max_model_len if input_batch.is_dummy else longest",
     "if longest > self.max_model_len:\n    longest = self.max_model_len",
     "longest = self.worst(longest, worst=for_capture)",
+    "match for_capture:\n"
+    "    case True:\n"
+    "        longest = self.max_model_len\n"
+    "    case False | _:\n"
+    "        longest = input_batch.longest",
     "while True:\n"
     "    longest = self.max_model_len\n"
     "    if for_capture:\n"
@@ -659,6 +724,12 @@ def test_a_bound_that_a_helper_leaves_out_is_found_where_the_call_stands() -> No
     assert kinds(files) == [("OneState.prepare_attn", Kind.BOUND.value, BOUND)]
 
 
+def test_a_function_with_another_name_in_its_module_is_followed() -> None:
+    files = of_state(f"return build(self.groups, 1, {LONG})")
+    files[STATE] += b"\nbuild = build_attn_metadata\n"
+    assert kinds(files) == [("OneState.prepare_attn", Kind.BOUND.value, BOUND)]
+
+
 def test_who_leaves_the_bound_out_is_found_through_a_function_of_keywords() -> None:
     files = of_state(f"return make(max_seq_len={LONG})")
     files[STATE] += b"\ndef make(**more):\n    return CommonAttentionMetadata(**more)\n"
@@ -800,6 +871,7 @@ GATES = {
             "all((self.k, self.groups))",
             "getattr(self.vllm_config, 'num_speculative_tokens', 0) > 0",
             "(1 if self.k else 0)",
+            "bool(self.k)",
             "self.verifies",
             "self.does_verify()",
             "verifies(self.vllm_config)",
@@ -868,7 +940,7 @@ def test_speculative_tensors_are_found_where_nothing_of_speculation_lets_them_in
     ("made", "right"),
     [
         (f"OneMetadata({TENSOR})", False),
-        (f"OneMetadata({TENSOR}) if self.k else OneMetadata()", True),
+        (f"OneMetadata(num_decode_draft_tokens_cpu={TENSOR}) if self.k else OneMetadata()", True),
     ],
 )
 def test_speculative_tensors_are_found_in_what_is_made_at_once(made: str, right: bool) -> None:

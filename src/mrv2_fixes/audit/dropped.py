@@ -102,7 +102,7 @@ def _is_at_hand(tracer: Tracer, value: ast.expr, site: CallSite, here: CallSite)
         for guard in tracer.flow(function).places[here.call].guards
         if guard.leaves
         for node in _whole_names(guard.test)
-    }
+    } - {""}
     if isinstance(value, ast.Constant):
         return False
     for node, names in parts(value, place.names):
