@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -29,20 +29,28 @@ def run(
     patched: str,
     names: Sequence[str],
     *,
+    broken: Mapping[str, bytes] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Outcome]:
     """What each scenario showed, in the order of `names`.
 
     patched: the patches that are in beside the check: "none", "core" or "all".
+    broken: files in the place of the release's, by path. The check then raises, since what an
+    engine does with metadata that are wrong on purpose is not known.
     Raises EngineError when the process wrote nothing at all, or not about every scenario.
     """
     environment = engine.environment(release, progress=progress)
-    tree = checked_tree(environment, patched)
+    tree = engine.patched_tree(
+        environment, {**checked(environment, patched), **(broken or {})}, cache.folder()
+    )
     with tempfile.TemporaryDirectory() as temporary:
         result, output = Path(temporary) / "outcomes.json", Path(temporary) / "output"
         variables = engine.variables(environment, [tree])
         engine.run_command(
-            [str(environment.python), "-m", "tests.contract.inside.run", str(result), *names],
+            [
+                *(str(environment.python), "-m", "tests.contract.inside.run"),
+                *(*(["--raise"] if broken else []), str(result), *names),
+            ],
             ROOT,
             variables
             | {
@@ -65,12 +73,12 @@ def run(
     return seen
 
 
-def checked_tree(environment: engine.Environment, patched: str) -> Path:
-    """The release with patches and the check in it, as a folder to import vLLM from."""
+def checked(environment: engine.Environment, patched: str) -> Mapping[str, bytes]:
+    """The files that differ from the release's, with patches and the check in."""
     every = series.load()
     chosen = {"none": (), "core": every.core, "all": every.patches}[patched]
     patches = dict.fromkeys([*chosen, every.patch(CHECK)])
     files = folder.read(environment.site_packages).files
     made = plan.make(list(patches), files, version=environment.release)
     made.check(environment.release)
-    return engine.patched_tree(environment, made.after, cache.folder())
+    return made.after

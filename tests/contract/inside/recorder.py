@@ -20,15 +20,12 @@ class Recorder:
     step: int = BOOTING
     seen: dict[tuple[Any, ...], Seen] = dataclasses.field(default_factory=dict)
 
-    @classmethod
-    def install(cls) -> "Recorder":
-        """A recorder that the check of this process reports to, which has to be on."""
+    def install(self) -> None:
+        """Have the check of this process report to it; the check has to be on."""
         from vllm.v1.worker.gpu import attn_metadata_contract, attn_utils
 
         assert hasattr(attn_utils.build_attn_metadata, "__wrapped__"), "the check is off"
-        recorder = cls()
-        attn_metadata_contract.on_breaches = recorder.add
-        return recorder
+        attn_metadata_contract.on_breaches = self.add
 
     def begin(self) -> None:
         """Forget what was seen: another engine boots."""

@@ -1,6 +1,8 @@
 """Run in a release's environment: the scenarios, one engine after the other in this process.
 
-python -m tests.contract.inside.run RESULT SCENARIO …
+python -m tests.contract.inside.run [--raise] RESULT SCENARIO …
+
+With --raise the check ends a scenario at the first breach, as it does a server.
 """
 
 import sys
@@ -183,12 +185,16 @@ def run(name: str, recorder: Recorder) -> Outcome:
 def _one_line(raised: BaseException) -> str:
     frames = traceback.extract_tb(raised.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}"
-    return f"{type(raised).__name__}: {' '.join(str(raised).split())[:300]} ({place})"
+    return f"{type(raised).__name__}: {' '.join(str(raised).split())[:600]} ({place})"
 
 
-def main(result: str, *names: str) -> None:
+def main(*arguments: str) -> None:
     """Run scenarios, and write what is known after each."""
-    recorder = Recorder.install()
+    ends = arguments[0] == "--raise"
+    result, *names = arguments[ends:]
+    recorder = Recorder()
+    if not ends:
+        recorder.install()
     outcomes = []
     for name in names:
         print(f"## {name}", flush=True)
