@@ -131,16 +131,16 @@ def errors(request: pytest.FixtureRequest) -> dict[int, str]:
     parameters = [
         getattr(getattr(item, "callspec", None), "params", {}) for item in request.session.items
     ]
-    wanted = [one["index"] for one in parameters if "index" in one]
+    wanted = [one["broken_cell"] for one in parameters if "broken_cell" in one]
     with ThreadPoolExecutor(WORKERS) as pool:
         return dict(zip(wanted, pool.map(_seen, [CELLS[i] for i in wanted]), strict=True))
 
 
 @pytest.mark.parametrize(
-    "index",
+    "broken_cell",
     range(len(CELLS)),
     ids=[f"{release}-{one.keyword}-{one.given}" for release, one in CELLS],
 )
-def test_the_check_names_it(errors: dict[int, str], index: int) -> None:
-    assert errors[index].startswith("AttnMetadataError: "), errors[index]
-    assert CELLS[index][1].says in errors[index]
+def test_the_check_names_it(errors: dict[int, str], broken_cell: int) -> None:
+    assert errors[broken_cell].startswith("AttnMetadataError: "), errors[broken_cell]
+    assert CELLS[broken_cell][1].says in errors[broken_cell]
