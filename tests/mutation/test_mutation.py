@@ -139,34 +139,6 @@ def fixed(published: Source) -> tuple[dict[str, bytes], plan.Plan]:
     return files, plan.make(series.load().core, files)
 
 
-@pytest.mark.parametrize(
-    ("why", "file", "change", "says"), SABOTAGE, ids=[row[0] for row in SABOTAGE]
-)
-def test_the_oracle_sees_what_an_edit_gets_wrong(
-    fixed: tuple[dict[str, bytes], plan.Plan],
-    why: str,
-    file: str,
-    change: Callable[[bytes], bytes],
-    says: str,
-) -> None:
-    assert_seen(fixed, why, file, change, says)
-
-
-def assert_seen(
-    fixed: tuple[dict[str, bytes], plan.Plan],
-    why: str,
-    file: str,
-    change: Callable[[bytes], bytes],
-    says: str,
-) -> None:
-    """The oracle says so of the plan, when one of its files is changed."""
-    files, made = fixed
-    assert not oracle.judge(files, made)
-    spoilt = msgspec.structs.replace(made, after={**made.after, file: change(made.after[file])})
-    wrong = oracle.judge(files, spoilt)
-    assert any(says in line for line in wrong), f"{why}: {wrong}"
-
-
 STATEMENT = r"^        check_metadata\(.*\n"
 # The same for the check, of 0.32.0.
 UNCHECKED = [
@@ -203,17 +175,25 @@ def checked(published: Source) -> tuple[dict[str, bytes], plan.Plan]:
     return files, plan.make([series.load().patch(CHECK)], files)
 
 
+WRONG = [*(("fixed", *row) for row in SABOTAGE), *(("checked", *row) for row in UNCHECKED)]
+
+
 @pytest.mark.parametrize(
-    ("why", "file", "change", "says"), UNCHECKED, ids=[row[0] for row in UNCHECKED]
+    ("planned", "why", "file", "change", "says"), WRONG, ids=[row[1] for row in WRONG]
 )
-def test_the_oracle_sees_what_is_not_checked(
-    checked: tuple[dict[str, bytes], plan.Plan],
+def test_the_oracle_sees_what_an_edit_gets_wrong(
+    request: pytest.FixtureRequest,
+    planned: str,
     why: str,
     file: str,
     change: Callable[[bytes], bytes],
     says: str,
 ) -> None:
-    assert_seen(checked, why, file, change, says)
+    files, made = request.getfixturevalue(planned)
+    assert not oracle.judge(files, made)
+    spoilt = msgspec.structs.replace(made, after={**made.after, file: change(made.after[file])})
+    wrong = oracle.judge(files, spoilt)
+    assert any(says in line for line in wrong), f"{why}: {wrong}"
 
 
 @pytest.mark.parametrize(
