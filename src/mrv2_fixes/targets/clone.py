@@ -33,7 +33,7 @@ class Files(Mapping[str, bytes]):
             # Those beside it come along: to start git takes longer than to read them.
             self._read |= self._contents(name for name in self._entries if _kin(name) == _kin(path))
         if path not in self._read:
-            raise git.GitError(f"{self._root}: {path}: its content is missing: git fetch --refetch")
+            raise git.GitError(f"{self._root}: {path}: its content is not in the clone: fetch it")
         return self._read[path]
 
     def _contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:

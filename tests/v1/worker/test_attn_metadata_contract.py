@@ -690,12 +690,14 @@ def test_warn_logs_each_fault_once_and_builds(
     logged: list[str] = []
     logger = sys.modules[CONTRACT].logger
     monkeypatch.setattr(logger, "warning", lambda text, *of: logged.append(text % of))
-    for value in 98, 99:
+    # Above the longest sequence it costs, below it tokens are lost: two faults.
+    for value in 1024, 98, 99:
         assert build(**right(layers, DECODES) | {"max_seq_len": value})
     assert build(**right(layers, MIXED) | {"max_query_len": 49})
-    first, second = logged
-    assert "max_seq_len, row 2: expected 100 or more, found 98" in first
-    assert "max_query_len, row 2: expected 50 or more, found 49" in second
+    above, below, other = logged
+    assert "max_seq_len: expected 100 or less, found 1024" in above
+    assert "max_seq_len, row 2: expected 100 or more, found 98" in below
+    assert "max_query_len, row 2: expected 50 or more, found 49" in other
 
 
 @pytest.mark.parametrize("value", ["", "0"])
