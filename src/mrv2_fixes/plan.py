@@ -122,7 +122,7 @@ def make(
 
     version: what the vLLM says it is; it decides only between releases with equal files.
     """
-    from mrv2_fixes.edit import Drift, Vllm
+    from mrv2_fixes.edit import Drift, Outcome, Vllm
 
     releases = known.releases() if releases is None else releases
     base = known.match(files, version, releases)
@@ -135,7 +135,8 @@ def make(
         try:
             patch.edit(vllm)
             changed = vllm.changed()
-            state, detail = _state(vllm.places[first:])
+            places = vllm.places[first:]
+            state, detail = _state(places)
         except Drift as drift:
             state, detail, changed = State.DRIFTED, str(drift), {}
         except RecursionError:
@@ -147,7 +148,8 @@ def make(
         if misfit:
             state, detail = State.DRIFTED, misfit
         elif state is State.UPSTREAM:
-            state, detail = _whose(patch, files, base, record)
+            edited = all(place.outcome is not Outcome.OTHERWISE for place in places)
+            state, detail = _whose(patch, files, base, record, edited=edited)
         new = {}
         if state is State.NEEDED:
             new = {path: text for path, text in changed.items() if current.get(path) != text}
@@ -197,7 +199,8 @@ def _recorded(
             elif any(changes) or _misfit(patch, files, edited=False):
                 return None
         elif state is State.UPSTREAM:
-            state, detail = _whose(patch, files, base, record)
+            # What is published has none of ours.
+            state, detail = _whose(patch, files, base, record, edited=False)
         if state is State.DRIFTED:
             return None
         steps.append(Step(patch, state, detail))
@@ -261,7 +264,8 @@ def _state(places: Sequence[Place]) -> tuple[State, str]:
         )
     if changed:
         return State.NEEDED, ""
-    return (State.UPSTREAM, "") if present else (State.NOT_AFFECTED, "")
+    there = present or by_outcome[Outcome.OTHERWISE]
+    return (State.UPSTREAM, "") if there else (State.NOT_AFFECTED, "")
 
 
 def _gone(
@@ -298,9 +302,17 @@ def _misfit(patch: Patch, files: Mapping[str, bytes], edited: bool) -> str:
 
 
 def _whose(
-    patch: Patch, files: Mapping[str, bytes], base: known.Match | None, record: Record | None
+    patch: Patch,
+    files: Mapping[str, bytes],
+    base: known.Match | None,
+    record: Record | None,
+    *,
+    edited: bool = True,
 ) -> tuple[State, str]:
-    """Whether a fix whose edit is in came from us, unless a file that it adds is not there."""
+    """Whether a fix that is in came from us, unless a file that it adds is not there.
+
+    edited: it is as the edit makes it, so that it needs that file; else it is so in another form.
+    """
     if record is not None and patch.slug in record.patches:
         touched = [path for path in patch.paths if path in record.files]
         changed = [
@@ -309,7 +321,7 @@ def _whose(
         if changed:
             return State.TAMPERED, f"{', '.join(changed)}: changed since it was written"
         return State.APPLIED, ""
-    misfit = _misfit(patch, files, edited=True)
+    misfit = _misfit(patch, files, edited=True) if edited else ""
     if misfit:
         return State.DRIFTED, misfit
     if base and any(patch.slug in slugs for slugs in base.applied.values()):

@@ -19,11 +19,11 @@ from functools import cache, lru_cache
 
 import libcst as cst
 
-from mrv2_fixes import known, plan, series
+from mrv2_fixes import known, plan
 from mrv2_fixes.maintain import sources
 from mrv2_fixes.targets import folder
 
-from . import mutants
+from . import mutants, oracle
 from .world import PACKAGE
 
 FIRST_RELEASE = "0.20.2"
@@ -49,7 +49,7 @@ def _judged(task: Task) -> tuple[Task, tuple[str, ...], mutants.Verdict]:
     # Code that was made async and is not awaited.
     warnings.simplefilter("ignore")
     one = mutants.mutant(release, _files(release), path, seed)
-    return task, one.kinds, mutants.judge(one, series.load().patches)
+    return task, one.kinds, mutants.judge(one, oracle.PATCHES)
 
 
 def _tasks(count: int, first: int, releases: list[str]) -> Iterator[Task]:
@@ -91,14 +91,14 @@ def show(release: str, path: str, seed: int) -> None:
     """Print one mutant as a diff, what the plan makes of it, and what is wrong with that."""
     one = mutants.mutant(release, _files(release), path, seed)
     print(*one.kinds, one.names)
-    made = plan.make(series.load().patches, one.files)
+    made = plan.make(oracle.PATCHES, one.files)
     for name, text in one.files.items():
         _diff(_files(release).get(one.path if name == one.names.get(path) else name, b""), text)
     for step in made.steps:
         print(f"== {step.patch.slug}: {step.state.value} {step.detail}")
     for name, text in made.after.items():
         _diff(made.before.get(name, b""), text)
-    for line in mutants.judge(one, series.load().patches).wrong:
+    for line in mutants.judge(one, oracle.PATCHES).wrong:
         print(line)
 
 

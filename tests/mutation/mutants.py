@@ -121,10 +121,11 @@ def _start(
     release: str, files: Mapping[str, bytes], path: str, rng: random.Random
 ) -> tuple[list[str], str]:
     """The file as published, or with what patches make of it, in whole or in part."""
-    outcomes = known.releases()[release].outcomes.get(path)
+    recorded = known.releases()[release].outcomes.get(path, {}).values()
+    outcomes = [one for one in recorded if oracle.RIGHT.keys() >= {*one.patches}]
     if not outcomes or rng.random() < 0.7:
         return [], files[path].decode()
-    outcome = rng.choice(list(outcomes.values()))
+    outcome = rng.choice(outcomes)
     splices = rng.sample(outcome.splices, rng.randint(1, len(outcome.splices)))
     whole = len(splices) == len(outcome.splices)
     part = known.Outcome(outcome.patches, tuple(sorted(splices)))

@@ -308,6 +308,7 @@ RIGHT: dict[str, dict[str, Right]] = {
     GATE: {HYBRID: _gated},
     CHECK: {UTILS: _call_checked, ENCODER: _metadata_checked},
 }
+PATCHES = tuple(patch for patch in series.load().patches if patch.slug in RIGHT)
 # The names that a patch adds to a file, and -1 for one that it takes away.
 ADDS: dict[tuple[str, str], dict[str, int]] = {
     (FORWARD, HYBRID): {"seq_lens_cpu_upper_bound=": 1, "input_batch": 1,

@@ -47,19 +47,30 @@ def test_every_outcome_is_right(published: Source, release: str, name: str) -> N
     wrong = []
     for seed in range(SEEDS[release]):
         mutant = mutants.mutant(release, files, PACKAGE + name, seed)
-        verdict = mutants.judge(mutant, series.load().patches)
+        verdict = mutants.judge(mutant, oracle.PATCHES)
         wrong += [f"seed {seed} ({', '.join(mutant.kinds)}): {line}" for line in verdict.wrong]
     assert not wrong, "\n".join(wrong)
 
 
+# Their edits are tried by the verbs that they use, in tests/program/test_verbs.py.
+NOT_JUDGED = {
+    "forward-draft-seq-lens-cpu-upper-bound",
+    "draft-model-metadata-bounds",
+    "reset-accepted-tokens-on-slot-reuse",
+    "one-token-prompt-is-a-prefill",
+    "decodes-before-short-prefills",
+    "no-placeholder-drafts-on-first-tokens",
+}
+
+
 def test_every_patch_is_judged() -> None:
-    assert oracle.RIGHT.keys() == {patch.slug for patch in series.load().patches}
+    assert oracle.RIGHT.keys() == {patch.slug for patch in series.load().patches} - NOT_JUDGED
 
 
 @pytest.mark.parametrize("release", known.releases())
 def test_a_release_as_published_is_judged_right(published: Source, release: str) -> None:
     files = folder.read(published(release)).files
-    assert not oracle.judge(files, plan.make(series.load().patches, files))
+    assert not oracle.judge(files, plan.make(oracle.PATCHES, files))
 
 
 def test_a_seed_gives_the_same_mutant_each_time(published: Source) -> None:

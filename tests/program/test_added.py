@@ -137,7 +137,7 @@ def test_in_place_it_comes_and_goes(root: Path, mrv2: Mrv2) -> None:
 def test_in_place_it_goes_alone_and_the_core_stays(root: Path, mrv2: Mrv2) -> None:
     mrv2("apply", root)
     core = snapshot(root, times=False)
-    mrv2("apply", root, "--series", "all")
+    mrv2("apply", root, "--patch", SLUG)
     assert (root / MODULE).read_bytes() == TEXT
     assert mrv2("revert", root, "--patch", SLUG).returncode == 0
     assert snapshot(root, times=False) == core

@@ -6,7 +6,7 @@ A verb itself is in `mrv2_fixes.edit.method`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn, Protocol
 
 import libcst as cst
@@ -30,6 +30,8 @@ class Files(Protocol):
     def sets(self, path: str, owner: str, attribute: str) -> bool: ...
 
     def binds(self, path: str, name: str) -> int: ...
+
+    def imports(self, path: str, name: str) -> bool: ...
 
     def expect_import(self, path: str, name: str, module: str) -> None: ...
 
@@ -76,52 +78,61 @@ class Body:
         """Whether `name` is not Python's own here, since the method or the module binds it."""
         return self.values.binds(name) or self._files.binds(self._file, name) > 0
 
-    def call(self, name: str) -> tuple[cst.Call, int]:
-        """The one call of `name`, and the number of the statement that it is in."""
+    def call(self, name: str, *, nested: bool = False) -> tuple[cst.Call, int]:
+        """The one call of `name`, and the number of the statement that it is in.
+
+        name: with ``self.`` where it is a method. nested: it may be in a branch or inner function.
+        """
         node = self.node
         called = m.Name(name) | m.Attribute(attr=m.Name(name))
-        found = [at for at in calls(node) if m.matches(at[0].func, called)]
+        found = [
+            at for at in calls(node) if m.matches(at[0].func, called) or code_of(at[0].func) == name
+        ]
         if len(found) != 1 or self.values.loads[name] != 1:
             self.drift(f"one call of {name}", f"{len(found)} of them, or it by another name")
         if self.values.binds(name) or self._files.binds(self._file, name) > 1:
             self.drift(f"{name} bound once, by the module", "it bound in another way")
         call, index = found[0]
-        if not isinstance(node.body.body[index], cst.SimpleStatementLine):
+        if not nested and not isinstance(node.body.body[index], cst.SimpleStatementLine):
             self.drift(f"the call of {name} outside branches", "it in a branch or inner function")
         return call, index
 
-    def assignment(self, name: str) -> int:
-        """The number of the one plain assignment to `name`."""
+    def assignment(self, name: str, *, first: bool = False) -> int:
+        """The number of the one plain assignment to `name`; first: of several, the first."""
         found = [
             index
             for index, statement in enumerate(self.node.body.body)
             if m.matches(statement, m.SimpleStatementLine(body=[m.Assign()]))
             and self.values.stores_within(index)[name]
         ]
-        if len(found) != 1:
+        if not found or (len(found) > 1 and not first):
             self.drift(f"one assignment to {name}", f"{len(found)} of them")
         return found[0]
 
     def check_place(
-        self, code: str, index: int, ahead_of: Sequence[str] = (), own: str = ""
+        self,
+        code: str,
+        index: int,
+        ahead_of: Sequence[str] = (),
+        own: str = "",
+        known: Collection[str] = frozenset(),
     ) -> None:
         """Drift unless `code` can stand as statement `index`, or in it.
 
         It is reached, each of its names has its value, and the calls of `ahead_of` come behind it.
-        own: an attribute that the method itself sets.
+        own: an attribute that the method itself sets. known: names that come with it.
         """
         if self.values.leaves_before(index):
             self.drift("a place that is reached", "a return before it")
-        name = self.values.unbound(code, index, own)
+        names = {n.id for n in ast.walk(values.expression(code)) if isinstance(n, ast.Name)}
+        others = {name for name in names if not self.values.binds(name)}
+        modules = {name for name in others if self._files.imports(self._file, name)}
+        name = self.values.unbound(code, index, own, {*modules, *known})
         if name:
             self.drift(f"{name} with its value before it is used", "none, or a changed one")
-        for node in ast.walk(values.expression(code)):
-            if (
-                isinstance(node, ast.Name)
-                and not self.values.binds(node.id)
-                and self._files.binds(self._file, node.id)
-            ):
-                self.drift(f"Python's own {node.id}", "another one")
+        for name in sorted(others - modules):
+            if self._files.binds(self._file, name):
+                self.drift(f"Python's own {name}", "another one")
         for call, at in calls(self.node):
             if at < index and code_of(call.func).rpartition(".")[2] in ahead_of:
                 self.drift(f"it ahead of {code_of(call.func)}", "it behind that")
@@ -179,14 +190,18 @@ class Body:
         body[index] = new
         return self._with_body(body)
 
-    def with_line(self, index: int, code: str) -> cst.FunctionDef:
-        """The definition with the statement `code` put in as number `index`."""
-        module = self._files.module(self._file)
-        body = [*self.node.body.body]
-        body.insert(
-            index, cst.parse_statement(self._native(code), config=module.config_for_parsing)
-        )
-        return self._with_body(body)
+    def with_lines(self, index: int, code: str) -> cst.FunctionDef:
+        """The definition with the statements `code` put in as number `index` and on."""
+        config = self._files.module(self._file).config_for_parsing
+        new = cst.parse_module(self._native(code), config)
+        first = new.body[0].with_changes(leading_lines=[*new.header, *new.body[0].leading_lines])
+        body = self.node.body.body
+        return self._with_body([*body[:index], first, *new.body[1:], *body[index:]])
+
+    def without(self, index: int) -> cst.FunctionDef:
+        """The definition without statement `index` and the comments above it."""
+        body = self.node.body.body
+        return self._with_body([*body[:index], *body[index + 1 :]])
 
     def _with_body(self, body: Sequence[cst.CSTNode]) -> cst.FunctionDef:
         node = self.node

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from mrv2_fixes.edit.drift import Drift
 from mrv2_fixes.edit.method import Method
+from mrv2_fixes.edit.source import parameters as parameters_of
 
 if TYPE_CHECKING:
     from mrv2_fixes.edit.vllm import Vllm
@@ -31,12 +32,45 @@ class Class:
                 sought = f"self.{name} set in {' and '.join(set_in)} alone"
                 raise Drift(file, self._name, sought, f"it set in {method}")
 
-    def method(self, name: str, *, inherited: bool = False, renamed: str = "") -> Method:
+    def override(
+        self,
+        name: str,
+        parameters: Mapping[str, str],
+        *,
+        ahead_of: str,
+        imports: Mapping[str, str],
+    ) -> Method:
+        """The method `name` of the class itself; a new one calls what it overrides, and no more.
+
+        parameters: their names and types. ahead_of: the method above which a new one goes.
+        imports: names among the types, and the modules that they come from.
+        """
+        if self._name is None or self._vllm.definitions_in(self._file, self._name, name):
+            return self.method(name)
+        overridden = [*self._vllm.definitions(self._file, self._name, name)]
+        if not overridden:
+            raise Drift(self._file, self._name, f"method {name} to override", "no such method")
+        for file, owner in overridden:
+            found = parameters_of(self._vllm.definitions_in(file, owner, name)[0])
+            if found != ["self", *parameters]:
+                sought = f"the parameters {', '.join(parameters)}"
+                raise Drift(file, f"{owner}.{name}", sought, ", ".join(found))
+        typed = ", ".join(f"{one}: {kind}" for one, kind in parameters.items())
+        text = f"def {name}(self, {typed}) -> None:\n    super().{name}({', '.join(parameters)})\n"
+        for imported, module in imports.items():
+            self._vllm.import_(self._file, imported, module)
+        self._vllm.add_method(self._file, self._name, text, ahead_of=ahead_of)
+        return self.method(name)
+
+    def method(
+        self, name: str, *, inherited: bool = False, renamed: str = "", shared: bool = False
+    ) -> Method:
         """The method `name` of the class itself.
 
         inherited: newer releases have it in a base class. renamed: what they call it. Such a method
-        is only read, since a change there would reach other classes too. Raises Drift when there is
-        none, or a class has more than one.
+        is only read, since a change there would reach other classes too. shared: they are meant as
+        well, and it is changed where it stands. Raises Drift when there is none, or a class has
+        more than one.
         """
         if self._name is None:
             return Method(self._vllm, name, [(self._file, None)])
@@ -46,9 +80,15 @@ class Class:
             nearest = next(definitions, None)
             if nearest is None:
                 continue
-            if inherited:
-                owned = candidate == name and nearest == own
-                return Method(self._vllm, candidate, [nearest, *definitions], inherited=not owned)
+            if inherited or shared:
+                owned = shared or (candidate == name and nearest == own)
+                return Method(
+                    self._vllm,
+                    candidate,
+                    [nearest, *definitions],
+                    inherited=not owned,
+                    shared=shared,
+                )
             if nearest != own:
                 found = f"it inherited from {nearest[1]}"
                 raise Drift(self._file, self._name, f"method {name} in the class itself", found)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from mrv2_fixes.edit.drift import Drift
 from mrv2_fixes.edit.place import Outcome, Place
-from mrv2_fixes.edit.source import DECORATORS, code_of
+from mrv2_fixes.edit.source import DECORATORS, code_of, parameters
 
 if TYPE_CHECKING:
     from mrv2_fixes.edit.vllm import Vllm
@@ -23,15 +23,21 @@ class Function:
         self._name = name
         self._present = present
 
+    def has_parameters(self, *names: str) -> bool:
+        """Whether it has parameters of these names, as newer releases tell themselves by."""
+        if not self._present:
+            return False
+        return {*names} <= {*parameters(self._vllm.function_in(self._file, self._name))}
+
+    def fixed_otherwise(self, what: str) -> None:
+        """Note that the fix is there in another form, so that nothing is to be changed."""
+        self._vllm.places.append(Place(self._file, self._name, what, Outcome.OTHERWISE))
+
     def expect_parameters(self, *names: str) -> None:
         """It has parameters of these names. Raises Drift otherwise."""
         if not self._present:
             return
-        parameters = self._vllm.function_in(self._file, self._name).params
-        found = [
-            one.name.value
-            for one in (*parameters.posonly_params, *parameters.params, *parameters.kwonly_params)
-        ]
+        found = parameters(self._vllm.function_in(self._file, self._name))
         missing = [name for name in names if name not in found]
         if missing:
             sought = f"the parameter {', '.join(missing)}"

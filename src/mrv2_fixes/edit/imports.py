@@ -31,6 +31,18 @@ def imports_at(module: cst.Module, name: str, source: str) -> int | None:
     return None
 
 
+def imports_module(module: cst.Module, name: str) -> bool:
+    """Whether an ``import …`` at the top level gives it a module by that name."""
+    return any(
+        (alias.evaluated_alias or alias.evaluated_name) == name
+        for line in module.body
+        if isinstance(line, cst.SimpleStatementLine)
+        for node in line.body
+        if isinstance(node, cst.Import)
+        for alias in node.names
+    )
+
+
 def with_import(module: cst.Module, name: str, source: str) -> cst.Module | None:
     """`module` with ``from source import name``, where isort has it; None where it has no kin.
 

@@ -7,7 +7,9 @@ point is there and is changed, or `Drift` says what stands there instead.
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Sequence
+from typing import cast
 
 import libcst as cst
 import libcst.matchers as m
@@ -15,7 +17,17 @@ import libcst.matchers as m
 from mrv2_fixes.edit import values
 from mrv2_fixes.edit.body import Body, Files
 from mrv2_fixes.edit.place import Outcome, Place
-from mrv2_fixes.edit.source import bare, calls, code_of, one_line, solid
+from mrv2_fixes.edit.source import (
+    bare,
+    calls,
+    code_of,
+    conjunctions,
+    ifs,
+    one_line,
+    parameters,
+    solid,
+    terms,
+)
 
 
 class Method:
@@ -24,6 +36,7 @@ class Method:
     definitions: file and class of the method and then of those that it overrides, nearest first;
     the class is None where it does not exist.
     inherited: it is not the class's own, so that it may be read and not changed.
+    shared: a change is one for all classes that have it, and is made where the method stands.
     """
 
     def __init__(
@@ -33,12 +46,29 @@ class Method:
         definitions: Sequence[tuple[str, str | None]],
         *,
         inherited: bool = False,
+        shared: bool = False,
     ) -> None:
         self._files = files
         self._name = name
         (self._file, self._owner), *self._overridden = definitions
         self._body = Body(files, self._file, self._owner, name) if self._owner else None
         self._inherited = inherited
+        self._shared = shared
+
+    def has_parameters(self, *names: str) -> bool:
+        """Whether it has parameters of these names, as newer releases tell themselves by."""
+        return self._body is not None and {*names} <= {*parameters(self._body.node)}
+
+    def has_keyword(self, call: str, name: str) -> bool:
+        """Whether its one call of `call`, in a branch or not, has the keyword `name`."""
+        if self._body is None:
+            return False
+        found, _ = self._body.call(call, nested=True)
+        return any(arg.keyword and arg.keyword.value == name for arg in found.args)
+
+    def fixed_otherwise(self, what: str) -> None:
+        """Note that the fix is there in another form, so that nothing is to be changed."""
+        self._note(what, Outcome.OTHERWISE)
 
     def keyword(
         self,
@@ -49,18 +79,21 @@ class Method:
         was: str | None,
         also: Sequence[str] = (),
         before: str = "",
+        nested: bool = False,
+        comment: str = "",
     ) -> None:
         """The one call of `call` has the keyword `name` with the value `now`.
 
         was: its value at the start; None when the keyword is not there at the start.
         also: other values that serve as well, as newer releases have them.
-        before: the keyword before which a new one goes.
+        before: the keyword before which a new one goes. nested: the call may stand in a branch.
+        comment: one line above a value that is changed.
         """
         what = f"{name} of {call}"
         body = self._there(what)
         if body is None:
             return
-        found, index = body.call(call)
+        found, index = body.call(call, nested=nested)
         body.check_place(now, index)
         if any(arg.keyword is None for arg in found.args):
             body.drift(f"{call} called with keywords alone", "positional or starred arguments")
@@ -80,7 +113,10 @@ class Method:
             body.check_attributes(now)
             new = present[0].with_changes(value=body.expression(now, present[0].value))
             args = [new if arg is present[0] else arg for arg in found.args]
-            self._done(what, body.with_expression(found, found.with_changes(args=args)))
+            changed = found.with_changes(args=args)
+            if comment:
+                changed = _commented(changed, args.index(new), comment)
+            self._done(what, body.with_expression(found, changed))
         else:
             sought = f"{name}={was}" if was is not None else f"no keyword {name}"
             body.drift(f"{sought} in {call}", f"{name}={one_line(value)}")
@@ -108,8 +144,12 @@ class Method:
             body.drift(f"{target} set by that name alone", "it set by another one")
         if not values_.stores[target]:
             inherited = self._inherited_store(body, target)
+            if inherited is None and self._shared and not values_.stores[after]:
+                inherited = self._inherited_store(body, after)
             if inherited is not None:
-                inherited.assign(target, value, after=after, ahead_of=ahead_of, also=also)
+                inherited.assign(
+                    target, value, after=after, ahead_of=ahead_of, also=also, comment=comment
+                )
                 return
         if values_.stores[target]:
             there = values_.value(target)
@@ -132,7 +172,89 @@ class Method:
         if self._name != "__init__":
             body.check_attributes(value)
         note = f"# {comment}\n" if comment else ""
-        self._done(target, body.with_line(index, f"{note}{target} = {value}"))
+        self._done(target, body.with_lines(index, f"{note}{target} = {value}\n"))
+
+    def drop(self, target: str, value: str) -> None:
+        """`target` is not assigned `value` once more, which an overridden definition gives it."""
+        what = f"{target} of the class it derives from"
+        body = self._there(what)
+        if body is None:
+            return
+        overridden = self._inherited_store(body, target)
+        there = overridden._body.values.value(target) if overridden and overridden._body else None
+        if there is None or not body.values.same(there, value):
+            body.drift(f"{target} = {value} in what it overrides", "none, or another value")
+        if not body.values.stores[target] and not body.values.sets_otherwise(target):
+            self._done(what, None)
+            return
+        own = body.values.value(target)
+        if own is None or not body.values.same(own, value):
+            body.drift(f"{target} = {value}, or no assignment to it", "another, or several")
+        self._done(what, body.without(body.values.index(target)))
+
+    def statements(self, block: str, *, after: str, ahead_of: Sequence[str]) -> None:
+        """The statements `block` stand behind the assignment to `after`, once.
+
+        block: assignments, to names that it brings or to such as have their value by then; comments
+        may stand between them. ahead_of: the calls that come behind it.
+        """
+        what = f"{one_line(ast.unparse(ast.parse(block).body[0]))} …"
+        body = self._there(what)
+        if body is None:
+            return
+        index = body.assignment(after, first=True) + 1
+        # A name of a comprehension is one there alone.
+        inner = {
+            name
+            for node in ast.walk(ast.parse(block))
+            if isinstance(node, ast.comprehension)
+            for name in values.stores(node.target)
+        }
+        stored = {*values.stores(ast.parse(block))} - inner
+        if body.values.has(index, block):
+            body.check_place("None", index, ahead_of)
+            self._done(what, None)
+            return
+        brought = {name for name in stored if not body.values.binds(name)}
+        for name in sorted(stored - brought):
+            body.check_place(name, index)
+        stale = body.values.stale(stored, index)
+        if stale:
+            body.drift(f"{stale} made behind {after}", "it made before, of what is changed")
+        for statement in ast.parse(block).body:
+            code = ast.unparse(cast(ast.Assign, statement).value)
+            body.check_place(code, index, ahead_of, known=brought | inner)
+            body.check_attributes(code)
+        self._done(what, body.with_lines(index, block))
+
+    def behind_super(self, call: str, *, also: Sequence[str] = (), comment: str = "") -> None:
+        """The statement `call` stands behind the call of the method that this one overrides.
+
+        also: other statements that serve as well. comment: one line above a new one.
+        """
+        what = f"{call} behind super()"
+        body = self._there(what)
+        if body is None:
+            return
+        found = [
+            index
+            for index, line in enumerate(body.node.body.body)
+            if isinstance(line, cst.SimpleStatementLine)
+            and code_of(line.body[0]).startswith(f"super().{self._name}(")
+        ]
+        if len(found) != 1:
+            body.drift(f"one call of super().{self._name}", f"{len(found)} of them")
+        index = found[0] + 1
+        body.check_place(call, index)
+        body.check_attributes(call)
+        end = len(body.node.body.body)
+        there = [
+            at for at in range(index, end) if any(body.values.has(at, one) for one in (call, *also))
+        ]
+        if there and body.values.may_leave(index, there[0]):
+            body.drift(f"{call} always", "a way past it")
+        note = f"# {comment}\n" if comment else ""
+        self._done(what, None if there else body.with_lines(index, f"{note}{call}\n"))
 
     def condition(
         self, guarding: Sequence[str], *, was: str, now: str, ahead_of: Sequence[str] = ()
@@ -179,6 +301,48 @@ class Method:
         else:
             body.drift(f"if {was}", f"if {one_line(test)}")
 
+    def term(self, term: str, *, behind: str, assigning: str) -> None:
+        """The one ``if``, nested or not, that asks for `behind` and more asks for `term` too.
+
+        assigning: a name that it assigns, by which it is known. Where nothing in the method has
+        that name there is no such ``if``.
+        """
+        what = f"if … {term}"
+        body = self._there(what)
+        if body is None:
+            return
+        same = body.values.same
+        if not body.values.stores[assigning]:
+            self._note(what, Outcome.ABSENT)
+            return
+        found = [
+            node
+            for node in ifs(body.node)
+            if any(same(code_of(one), behind) for one in terms(node.test))
+            and assigning in values.stores(ast.parse(textwrap.dedent(code_of(node))))
+        ]
+        if len(found) != 1:
+            body.drift(f"one if that asks for {behind}", f"{len(found)} of them")
+        guard = found[0]
+        if any(same(code_of(one), term) for one in terms(guard.test)):
+            self._done(what, None)
+            return
+        body.check_attributes(term)
+        used = {*values.loads(ast.parse(textwrap.dedent(code_of(guard))))}
+        names = [name for name in values.loads(values.expression(term)) if "self" not in name]
+        missing = [name for name in names if name not in used]
+        if missing:
+            body.drift(f"{missing[0]} used in that if", "it not used there")
+        for part in conjunctions(guard.test):
+            if same(code_of(part.right), behind):
+                new = part.with_changes(lpar=[], rpar=[])
+                more = cst.BooleanOperation(
+                    new, part.operator, body.expression(term), lpar=part.lpar, rpar=part.rpar
+                )
+                self._done(what, body.with_expression(part, more))
+                return
+        body.drift(f"{behind} behind another term", "it first")
+
     def statement(
         self, call: str, *, after: str, taken_by: Sequence[str], imported_from: str
     ) -> None:
@@ -212,7 +376,7 @@ class Method:
         body.check_place(arguments, anchor + 1, taken_by)
         body.check_attributes(arguments)
         self._files.import_(self._file, function, imported_from)
-        self._done(what, body.with_line(anchor + 1, call))
+        self._done(what, body.with_lines(anchor + 1, f"{call}\n"))
 
     def expect_keyword(self, call: str, name: str, value: str) -> None:
         """The one call of `call` has the keyword `name` with that very value, as the edit needs."""
@@ -306,7 +470,13 @@ class Method:
         while overridden:
             if f"super().{self._name}(" not in code_of(body.node):
                 return None
-            method = Method(self._files, self._name, overridden, inherited=True)
+            method = Method(
+                self._files,
+                self._name,
+                overridden,
+                inherited=not self._shared,
+                shared=self._shared,
+            )
             assert method._body is not None
             body, overridden = method._body, method._overridden
             if body.values.stores[target]:
@@ -340,3 +510,20 @@ def _added(body: Body, call: cst.Call, name: str, value: str, before: str) -> cs
         comma=cst.Comma(whitespace_after=space),
     )
     return call.with_changes(args=[*call.args[:index], new, *call.args[index:]])
+
+
+def _commented(call: cst.Call, index: int, comment: str) -> cst.Call:
+    """`call` with a comment above its argument `index`, where that has a line of its own."""
+    comma = call.args[index - 1].comma if index else None
+    owner = comma if isinstance(comma, cst.Comma) else None
+    space = owner.whitespace_after if owner else call.whitespace_before_args
+    if not isinstance(space, cst.ParenthesizedWhitespace):
+        return call
+    line = cst.EmptyLine(
+        indent=space.indent, whitespace=space.last_line, comment=cst.Comment(f"# {comment}")
+    )
+    space = space.with_changes(empty_lines=[*space.empty_lines, line])
+    if owner is None:
+        return call.with_changes(whitespace_before_args=space)
+    before = call.args[index - 1].with_changes(comma=owner.with_changes(whitespace_after=space))
+    return call.with_changes(args=[*call.args[: index - 1], before, *call.args[index:]])

@@ -11,6 +11,7 @@ class Outcome(enum.Enum):
 
     ABSENT = "absent"  # neither the class or function nor its file exists
     PRESENT = "present"
+    OTHERWISE = "otherwise"  # the fix is there in another form, which needs nothing of ours
     CHANGED = "changed"
 
 

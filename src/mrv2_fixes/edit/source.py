@@ -64,6 +64,30 @@ def _parts(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             ahead.extend(part)
 
 
+def parameters(node: cst.FunctionDef) -> list[str]:
+    """The names of a function's parameters, but for those with stars."""
+    of = node.params
+    return [one.name.value for one in (*of.posonly_params, *of.params, *of.kwonly_params)]
+
+
+def ifs(node: cst.FunctionDef) -> list[cst.If]:
+    """Each ``if`` in a function, however deep."""
+    return [part for part in _parts(node) if isinstance(part, cst.If)]
+
+
+def conjunctions(test: cst.BaseExpression) -> Iterator[cst.BooleanOperation]:
+    """Each ``and`` of the chain of them that a condition is, the last one first."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        yield test
+        yield from conjunctions(test.left)
+
+
+def terms(test: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """What must hold, each for itself, for a condition to hold."""
+    chain = [*conjunctions(test)]
+    return [chain[-1].left, *(one.right for one in chain)] if chain else [test]
+
+
 @lru_cache(maxsize=64)
 def values_of(node: cst.FunctionDef) -> values.Method:
     """The values in a function. Raises SyntaxError, ValueError or RecursionError."""

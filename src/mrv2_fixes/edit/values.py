@@ -42,6 +42,20 @@ def stores(tree: ast.AST) -> Iterator[str]:
             yield node.name
 
 
+def loads(tree: ast.AST) -> Iterator[str]:
+    """Every name that `tree` uses, and every attribute of self, as often as it does."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Load)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "self"
+        ):
+            yield f"self.{node.attr}"
+
+
 def by_string(tree: ast.AST) -> str:
     """The first thing in `tree` that binds or reads names given as strings, or empty."""
     for node in ast.walk(tree):
@@ -105,11 +119,9 @@ class Method:
         self._body = definition.body
         self.by_string = by_string(definition)
         self.stores = Counter(name for statement in self._body for name in stores(statement))
-        self.loads = Counter(
-            node.id
-            for node in ast.walk(definition)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-        )
+        self.loads = Counter(loads(definition))
+        # What an object is made of is there as soon as it is set.
+        self._makes = definition.name == "__init__"
         parameters = {node.arg for node in ast.walk(definition.args) if isinstance(node, ast.arg)}
         self._parameters = {name for name in parameters if not self.stores[name]}
         # What is assigned once, outside loops and lone branches, is a name for its value.
@@ -129,19 +141,22 @@ class Method:
         """The number of the statement that assigns `target`; only of those that `value` knows."""
         return self._index[target]
 
-    def unbound(self, code: str, index: int, own: str = "") -> str:
+    def unbound(
+        self, code: str, index: int, own: str = "", known: Collection[str] = frozenset()
+    ) -> str:
         """The first name in `code` that may lack its value before statement `index`, or empty.
 
         An attribute lacks it where the method sets it, by that name or another; own: the one that
-        it is the method's business to set, once and before.
+        it is the method's business to set, once and before, as it is all of an `__init__`'s.
+        known: names that have their value in another way.
         """
         for node in ast.walk(expression(code)):
             if isinstance(node, ast.Attribute):
                 path = ast.unparse(node)
-                before = path == own and self._index.get(path, index) < index
+                before = (path == own or self._makes) and self._index.get(path, index) < index
                 if self.sets_otherwise(path) or (self.stores[path] and not before):
                     return path
-            if not isinstance(node, ast.Name) or node.id in self._parameters:
+            if not isinstance(node, ast.Name) or node.id in {*self._parameters, *known}:
                 continue
             if node.id in self._index and self._index[node.id] < index:
                 continue
@@ -179,6 +194,22 @@ class Method:
             and node.value.value is None
             for node in self._body[:index]
         )
+
+    def has(self, index: int, code: str) -> bool:
+        """Whether the statements from number `index` on are those of `code`."""
+        wanted = ast.parse(code).body
+        found = self._body[index : index + len(wanted)]
+        return [*map(ast.dump, found)] == [*map(ast.dump, wanted)]
+
+    def stale(self, names: Collection[str], index: int) -> str:
+        """What is made of `names` before statement `index` and used behind it, or empty."""
+        behind = {used for statement in self._body[index:] for used in loads(statement)}
+        for statement in self._body[:index]:
+            if any(used in names for used in loads(statement)):
+                for made in stores(statement):
+                    if made in behind and made not in names:
+                        return made
+        return ""
 
     def stores_within(self, index: int) -> Counter[str]:
         """What the statement `index` binds."""

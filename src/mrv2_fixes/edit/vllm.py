@@ -19,7 +19,7 @@ from mrv2_fixes.edit import source, values
 from mrv2_fixes.edit.class_ import Class
 from mrv2_fixes.edit.drift import Drift
 from mrv2_fixes.edit.function import Function
-from mrv2_fixes.edit.imports import from_imports, imports_at, with_import
+from mrv2_fixes.edit.imports import from_imports, imports_at, imports_module, with_import
 from mrv2_fixes.edit.place import Place
 from mrv2_fixes.edit.source import DECORATORS, code_of
 
@@ -96,12 +96,13 @@ class Vllm:
         self._modules, self._changed = mark
 
     def class_(self, file: str, name: str) -> Class:
-        """The class `name` at the top level of `file` (a path below ``vllm/v1/worker/gpu/``).
+        """The class `name` at the top level of `file`.
 
+        file: a path below ``vllm/v1/worker/gpu/``, or from ``vllm/`` on.
         A class that is nowhere in that package is absent, and so is all that is asked of it. Raises
         Drift when the file is there without the class, or the class stands in another file.
         """
-        path = PACKAGE + file
+        path = file if file.startswith("vllm/") else PACKAGE + file
         if path in self._files:
             if self._definition(path, name) is None:
                 raise Drift(path, "", f"class {name}", "no such class")
@@ -109,12 +110,15 @@ class Vllm:
         self._expect_nowhere(path, "class", name)
         return Class(self, path, None)
 
-    def function(self, file: str, name: str) -> Function:
+    def function(self, file: str, name: str, *, optional: bool = False) -> Function:
         """The function `name` at the top level of `file`, as `class_` has a class.
 
+        optional: a file that nowhere has the name lacks the function, and has not lost it.
         Raises Drift where there are two, or where the module may bind the name to something else.
         """
         path = PACKAGE + file
+        if path in self._files and optional and not self.binds(path, name):
+            return Function(self, path, name, present=False)
         if path in self._files:
             self.function_in(path, name)
             return Function(self, path, name, present=True)
@@ -125,8 +129,9 @@ class Vllm:
         """Raise Drift where what `path` would define is defined in another file of the package."""
         sign = re.compile(rf"\b{keyword}[\s\\]+{name}\b|^\s*{name}\s*=".encode(), re.MULTILINE)
         what = {"def": "function"}.get(keyword, keyword)
+        package = PACKAGE if path.startswith(PACKAGE) else f"{path.rpartition('/')[0]}/"
         for other in sorted(self._files):
-            if other.startswith(PACKAGE) and sign.search(self._files[other]):
+            if other.startswith(package) and sign.search(self._files[other]):
                 raise Drift(path, "", f"{what} {name}", f"no such file, and the {what} in {other}")
 
     def module(self, path: str) -> cst.Module:
@@ -207,15 +212,34 @@ class Vllm:
             self._put(path, new)
         self.expect_import(path, name, module, ahead_of)
 
+    def imports(self, path: str, name: str) -> bool:
+        """Whether `name` is a module that the file imports, and nothing else."""
+        return self.binds(path, name) == 1 and imports_module(self.module(path), name)
+
     def sets(self, path: str, owner: str, attribute: str) -> bool:
-        """Whether the `__init__`s that class `owner` has set `attribute`, as ``self.x``, once."""
+        """Whether the `__init__`s that class `owner` has set `attribute`, as ``self.x``, once.
+
+        A property that they do not set is as good.
+        """
         stored: Counter[str] = Counter()
         for file, name in self.definitions(path, owner, "__init__"):
             bound, _, by_string = source.names(self.definitions_in(file, name, "__init__")[0])
             if by_string:
                 return False
             stored += bound
+        if not stored[attribute]:
+            return self._is_property(path, owner, attribute.removeprefix("self."))
         return stored[attribute] == 1
+
+    def _is_property(self, path: str, owner: str, name: str) -> bool:
+        """Whether class `owner`, or the nearest that it derives from, has the property `name`."""
+        definition = self._definition(path, owner)
+        assert definition is not None
+        found, hidden = source.functions(definition, name)
+        if found or hidden:
+            decorators = [code_of(one.decorator) for one in found[0].decorators] if found else []
+            return len(found) == 1 and not hidden and decorators == ["property"]
+        return any(self._is_property(*base, name) for base in self._bases(path, owner))
 
     def binds(self, path: str, name: str) -> int:
         """How often the module binds `name`; a ``global`` in a function counts too."""
@@ -303,6 +327,22 @@ class Vllm:
         assert definition is not None
         body = definition.body.with_changes(body=_replaced(definition.body.body, old, new))
         changed = definition.with_changes(body=body)
+        self._put(path, module.with_changes(body=_replaced(module.body, definition, changed)))
+
+    def add_method(self, path: str, owner: str, text: str, *, ahead_of: str) -> None:
+        """Put the method `text` (without indentation) ahead of another one of class `owner`."""
+        module = self.module(path)
+        definition = self._definition(path, owner)
+        found = self.definitions_in(path, owner, ahead_of)
+        if definition is None or len(found) != 1:
+            raise Drift(path, owner, f"one method {ahead_of}", f"{len(found)} of them")
+        native = text.replace("    ", module.default_indent).replace("\n", module.default_newline)
+        new = cst.parse_statement(native, config=module.config_for_parsing)
+        new = cst.ensure_type(new, cst.FunctionDef)
+        new = new.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+        index = definition.body.body.index(found[0])
+        body = [*definition.body.body[:index], new, *definition.body.body[index:]]
+        changed = definition.with_changes(body=definition.body.with_changes(body=body))
         self._put(path, module.with_changes(body=_replaced(module.body, definition, changed)))
 
     def _put(self, path: str, module: cst.Module) -> None:

@@ -22,6 +22,13 @@ from mrv2_fixes.targets.target import MARK
 
 # The package of the V2 runner came with this release.
 FIRST = Version("0.12.0")
+# What edits look at outside of it.
+BESIDE = (
+    "vllm/v1/attention/backends/gdn_attn.py",
+    "vllm/v1/core/sched/interface.py",
+    "vllm/v1/core/sched/scheduler.py",
+    "vllm/v1/worker/lora_model_runner_mixin.py",
+)
 
 
 def published() -> list[str]:
@@ -36,11 +43,11 @@ def published() -> list[str]:
 
 
 def folder(number: str, progress: Callable[[str], None]) -> Path:
-    """A folder with the V2 runner of release `number`, its metadata and nothing else.
+    """A folder with the V2 runner of release `number`, `BESIDE`, its metadata and nothing else.
 
     The wheel is downloaded the first time, and not kept for this.
     """
-    kept = cache.folder() / "sources" / number
+    kept = cache.folder() / "published" / number
     kept.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(kept.with_suffix(f"{kept.suffix}.lock")):
         if not kept.is_dir():
@@ -56,6 +63,6 @@ def _unpack(wheel: Path, into: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
                 python = name.startswith(PACKAGE) and name.endswith(".py")
-                if python or name == MARK or name.endswith(".dist-info/METADATA"):
+                if python or name in (MARK, *BESIDE) or name.endswith(".dist-info/METADATA"):
                     archive.extract(name, Path(temporary) / "whole")
         (Path(temporary) / "whole").rename(into)
