@@ -6,26 +6,22 @@ It stands for the longest sequence that a draft can reach in this batch, and not
 `max_model_len`, by which attention backends would size their work.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 
 from vllm import LLM
 from vllm.platforms import current_platform
 
 from ..worker.tiny_models import (
-    Build,
     Completion,
     TinyModel,
     assert_like_transformers,
     assert_same,
     engine,
     generate,
-    model_runner,
-    record_builds,
+    record_proposals,
     write_eagle_draft,
     write_model,
 )
@@ -68,40 +64,6 @@ def llm(target: TinyModel, without_draft: list[Completion]) -> Iterator[LLM]:
         yield llm
 
 
-@dataclasses.dataclass(frozen=True)
-class Proposal:
-    """One call of `propose`, and what the draft's attention builders got in it."""
-
-    batch_max: int
-    draft_max_seq_len: int | None
-    builds: list[Build]
-
-
-def record_proposals(llm: LLM, patch: pytest.MonkeyPatch) -> list[Proposal]:
-    speculator = model_runner(llm).speculator
-    groups = [group for groups in speculator.attn_groups for group in groups]
-    # The draft's first pass uses the target's metadata; the later ones are built here.
-    builds = record_builds([g.get_metadata_builder(0) for g in groups], patch)
-    propose = speculator.propose
-    proposals = []
-
-    def record(input_batch: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-        builds.clear()
-        draft_tokens = propose(input_batch, *args, **kwargs)
-        bound = input_batch.seq_lens_cpu_upper_bound[: input_batch.num_reqs]
-        proposals.append(
-            Proposal(
-                int(bound.max()),
-                getattr(speculator, "draft_max_seq_len", None),
-                builds.copy(),
-            )
-        )
-        return draft_tokens
-
-    patch.setattr(speculator, "propose", record)
-    return proposals
-
-
 # Growing, shrinking back, and up to the longest sequence that the model can have.
 @pytest.mark.parametrize(
     ("prompts", "max_tokens"),
@@ -126,10 +88,10 @@ def test_draft_steps_are_bounded_by_the_batch(
     steps = [(proposal, build) for proposal in proposals for build in proposal.builds]
     assert steps
     for proposal, build in steps:
-        limit = min(proposal.batch_max + NUM_SPECULATIVE_TOKENS, MAX_MODEL_LEN)
+        limit = min(max(proposal.bound) + NUM_SPECULATIVE_TOKENS, MAX_MODEL_LEN)
         assert build.longest <= build.common.max_seq_len <= limit, (
             f"a draft step over {build.longest} tokens has max_seq_len "
-            f"{build.common.max_seq_len}, for a batch of at most {proposal.batch_max}"
+            f"{build.common.max_seq_len}, for a batch of at most {max(proposal.bound)}"
         )
 
 
@@ -143,7 +105,7 @@ def test_every_proposal_renews_the_limit(
 
     limits = [proposal.draft_max_seq_len for proposal in proposals]
     assert limits == [
-        min(proposal.batch_max + NUM_SPECULATIVE_TOKENS, MAX_MODEL_LEN)
+        min(max(proposal.bound) + NUM_SPECULATIVE_TOKENS, MAX_MODEL_LEN)
         for proposal in proposals
     ]
     assert MAX_MODEL_LEN in limits

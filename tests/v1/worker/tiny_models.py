@@ -36,7 +36,7 @@ from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.attention.backend import CommonAttentionMetadata
-from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+from vllm.v1.engine.core import get_kv_cache_configs
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec, init_attn_backend
 from vllm.v1.worker.gpu.input_batch import InputBatch, InputBuffers
@@ -447,10 +447,10 @@ def engine(folder: str, **kwargs: Any) -> Iterator[LLM]:
         try:
             llm = LLM(model=folder, **defaults | kwargs)
         except ValueError as error:
-            refusal = "VLLM_USE_V2_MODEL_RUNNER does not yet support"
-            if refusal in str(error):
-                reason = str(error)[str(error).index(refusal) :]
-                pytest.skip(reason.splitlines()[0].partition(" [type=")[0])
+            # Of the variable in some releases, of the runner in others.
+            for line in str(error).splitlines():
+                if "V2" in line and "does not yet support" in line:
+                    pytest.skip(line.partition(" [type=")[0].strip())
             raise
         try:
             # An engine that fell back to the V1 runner would prove nothing.
@@ -630,9 +630,13 @@ class Build:
 
     builder: Any
     common: CommonAttentionMetadata
-    # The longest sequence at the time; the tensor itself is changed in place later.
-    longest: int
+    # Those at the time; the tensor itself is changed in place later.
+    seq_lens: list[int]
     kwargs: dict[str, Any]
+
+    @property
+    def longest(self) -> int:
+        return max(self.seq_lens)
 
 
 def record_builds(builders: Sequence[Any], patch: pytest.MonkeyPatch) -> list[Build]:
@@ -648,8 +652,8 @@ def record_builds(builders: Sequence[Any], patch: pytest.MonkeyPatch) -> list[Bu
             *args: Any,
             **kwargs: Any,
         ) -> Any:
-            longest = int(common_attn_metadata.seq_lens.max())
-            builds.append(Build(builder, common_attn_metadata, longest, kwargs))
+            seq_lens = common_attn_metadata.seq_lens.tolist()
+            builds.append(Build(builder, common_attn_metadata, seq_lens, kwargs))
             return build(common_prefix_len, common_attn_metadata, *args, **kwargs)
 
         patch.setattr(builder, "build", record)
@@ -725,3 +729,158 @@ def prepare_attn(
         layers.kv_cache_config,
         for_capture=for_capture,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+    """One call of `propose`, and what the draft's attention builders got in it."""
+
+    # `seq_lens_cpu_upper_bound` of the requests in the target's batch.
+    bound: list[int]
+    draft_max_seq_len: int | None
+    builds: list[Build]
+
+
+def record_proposals(llm: LLM, patch: pytest.MonkeyPatch) -> list[Proposal]:
+    """Collect what a speculator builds for its draft from now on."""
+    speculator = model_runner(llm).speculator
+    groups = [group for groups in speculator.attn_groups for group in groups]
+    # Where the draft's first pass has the target's metadata, later ones are built here.
+    builds = record_builds([g.get_metadata_builder(0) for g in groups], patch)
+    propose = speculator.propose
+    proposals = []
+
+    def record(input_batch: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        builds.clear()
+        draft_tokens = propose(input_batch, *args, **kwargs)
+        bound = input_batch.seq_lens_cpu_upper_bound[: input_batch.num_reqs]
+        draft_max_seq_len = getattr(speculator, "draft_max_seq_len", None)
+        proposals.append(Proposal(bound.tolist(), draft_max_seq_len, builds.copy()))
+        return draft_tokens
+
+    patch.setattr(speculator, "propose", record)
+    return proposals
+
+
+def deviation(model: TinyModel, prompt: Sequence[int], completion: Completion) -> float:
+    """How far log-probabilities are from transformers' for the same tokens, at most."""
+    token_ids = completion.token_ids
+    with torch.inference_mode():
+        logits = model.reference(
+            torch.tensor([[*prompt, *token_ids]]), use_cache=False
+        ).logits[0, len(prompt) - 1 : -1]
+    logprobs = logits.log_softmax(-1).gather(1, torch.tensor(token_ids).unsqueeze(1))
+    differences = logprobs.squeeze(1) - torch.tensor(completion.logprobs)
+    return float(differences.abs().max())
+
+
+@functools.cache
+def write_shallow_draft(target: str) -> str:
+    """Write the model in the folder `target` without its last layer.
+
+    As a draft of its own it is right now and then.
+    """
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(tempfile.mkdtemp(prefix="tiny-shallow-"))
+    config = json.loads((Path(target) / "config.json").read_text())
+    last = config["num_hidden_layers"] - 1
+    (folder / "config.json").write_text(
+        json.dumps(config | {"num_hidden_layers": last})
+    )
+    weights = load_file(Path(target) / "model.safetensors")
+    kept = {
+        name: weight
+        for name, weight in weights.items()
+        if not name.startswith(f"model.layers.{last}.")
+    }
+    save_file(kept, folder / "model.safetensors")
+    return str(folder)
+
+
+@functools.cache
+def write_recalling_draft(target: str, token_ids: tuple[int, ...]) -> str:
+    """Write an EAGLE draft that proposes the next of these tokens behind each of them.
+
+    They are distinct, except the last, and at most as many as the hidden size.
+    """
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(tempfile.mkdtemp(prefix="tiny-recalling-"))
+    config = transformers.LlamaConfig(
+        **SIZES | {"num_hidden_layers": 1}, architectures=["LlamaForCausalLM"]
+    )
+    config.save_pretrained(folder)
+    weights = load_file(Path(target) / "model.safetensors")
+    embeddings = weights["model.embed_tokens.weight"][list(token_ids[:-1])]
+    outputs = weights["lm_head.weight"][list(token_ids[1:])]
+    # Of the embedding and the target's hidden state, side by side, the first alone.
+    recall = torch.linalg.lstsq(embeddings, outputs).solution.T
+    with torch.device("cpu"):
+        layer = transformers.LlamaModel(config).float().layers[0].state_dict()
+    # The layer adds nothing, so that the logits are those of what it gets.
+    for name in ("self_attn.o_proj.weight", "mlp.down_proj.weight"):
+        layer[name].zero_()
+    draft = {f"layers.0.{name}": weight for name, weight in layer.items()}
+    # EAGLE's first layer has no norm of its own input.
+    del draft["layers.0.input_layernorm.weight"]
+    draft["fc.weight"] = torch.cat([recall, torch.zeros_like(recall)], dim=1)
+    save_file(
+        {n: w.contiguous() for n, w in draft.items()}, folder / "model.safetensors"
+    )
+    return str(folder)
+
+
+def _qwen3_5() -> PretrainedConfig:
+    """Gated delta nets in a wrapper that is hybrid and says it has no inner state."""
+    text_config = transformers.Qwen3_5TextConfig(
+        **SIZES,
+        layer_types=["linear_attention", "full_attention"],
+        head_dim=64,
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        linear_conv_kernel_dim=4,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.25,
+            "mrope_section": [4, 2, 2],
+            "mrope_interleaved": True,
+        },
+    )
+    return transformers.Qwen3_5Config(
+        text_config=text_config.to_dict(),
+        vision_config={
+            "depth": 1,
+            "hidden_size": 32,
+            "intermediate_size": 32,
+            "num_heads": 1,
+            "patch_size": 4,
+            "out_hidden_size": 128,
+            "num_position_embeddings": 16,
+        },
+        image_token_id=VOCAB_SIZE - 1,
+        video_token_id=VOCAB_SIZE - 2,
+        vision_start_token_id=VOCAB_SIZE - 3,
+        vision_end_token_id=VOCAB_SIZE - 4,
+        architectures=["Qwen3_5ForConditionalGeneration"],
+    )
+
+
+CONFIGS["qwen3_5"] = _qwen3_5
+
+
+def _qwen3_next_wide() -> PretrainedConfig:
+    """Heads of a size that the CPU kernels of every release know.
+
+    And each token takes both experts: there is no choice that rounding could change.
+    """
+    config = _qwen3_next()
+    config.linear_key_head_dim = config.linear_value_head_dim = 128
+    config.num_experts_per_tok = config.num_experts
+    return config
+
+
+CONFIGS["qwen3_next_wide"] = _qwen3_next_wide
