@@ -2,12 +2,15 @@
 
 Without: the release as published, with the patches that the patch requires. With: and with the
 patch. Both on the real engine. Only a failure as the header declares it, and then a pass, is proof.
+What runs on the same vLLM runs in one process: importing vLLM is half of the time.
 """
 
 from __future__ import annotations
 
 import datetime
 import enum
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -20,7 +23,7 @@ from mrv2_fixes.errors import Drifted
 from mrv2_fixes.series import Failure, Patch, Reproducer, Series
 from mrv2_fixes.targets import folder
 
-# Seconds for one side of a cell; the slowest takes a quarter of it on two slow cores.
+# Seconds for the tests of one job; the slowest take a quarter of it on two slow cores.
 TIMEOUT = 400.0
 
 
@@ -34,11 +37,12 @@ class Result(str, enum.Enum):
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One run of a reproducer, together with others of its patch.
+    """A reproducer on one vLLM.
 
-    patches: the slugs that were in. seconds: of the whole run. detail: what was seen, in one line.
-    lifted: refusals at configuration that were lifted for it. output: the end of what was printed,
-    unless it passed.
+    patches: the slugs that were in. seconds: of its tests; the first of a process imports vLLM
+    besides. detail: what was seen, in one line. lifted: refusals at configuration that were lifted
+    for it. output: what pytest said: the failures, or its last line; all of its end where it did
+    not run.
     """
 
     result: Result
@@ -50,8 +54,8 @@ class Side(msgspec.Struct, frozen=True):
     output: str
 
 
-class Cell(msgspec.Struct, frozen=True, rename={"without": "without", "with_": "with"}):
-    """One patch on one release, by one reproducer."""
+class Cell(msgspec.Struct, frozen=True, rename={"with_": "with"}):
+    """One patch on one release, by one reproducer. digest: of the patch, as `digest` gives it."""
 
     patch: str
     release: str
@@ -60,6 +64,7 @@ class Cell(msgspec.Struct, frozen=True, rename={"without": "without", "with_": "
     with_: Result
     seconds: float
     date: str
+    digest: str
     sides: tuple[Side, Side]
 
     @property
@@ -69,11 +74,30 @@ class Cell(msgspec.Struct, frozen=True, rename={"without": "without", "with_": "
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What runs together: one patch on one release, by reproducers with the same refusal lifted."""
+    """One patch on one release, by reproducers with the same refusal lifted."""
 
     patch: Patch
     release: str
     reproducers: tuple[Reproducer, ...]
+
+    def sides(self, series: Series) -> tuple[Vllm, Vllm]:
+        """What it runs on: without the patch, and with it."""
+        chosen = tuple(patch.slug for patch in series.select([self.patch.slug]))
+        required = tuple(slug for slug in chosen if slug != self.patch.slug)
+        lift = self.reproducers[0].lift
+        return Vllm(self.release, required, lift), Vllm(self.release, chosen, lift)
+
+
+class Vllm(msgspec.Struct, frozen=True):
+    """What a process runs on: a release, the slugs that are in, and the refusal lifted or empty."""
+
+    release: str
+    patches: tuple[str, ...]
+    lift: str
+
+    def __str__(self) -> str:
+        lifted = f", {self.lift} let through" if self.lift else ""
+        return f"{self.release} {' + '.join(self.patches) or 'as published'}{lifted}"
 
 
 def jobs(selected: Sequence[Patch], releases: Sequence[str]) -> list[Job]:
@@ -97,83 +121,113 @@ def run(
     progress: Callable[[str], None],
     workers: int = 2,
 ) -> list[Cell]:
-    """Run every job, `workers` at a time, and return its cells in the order of `wanted`.
+    """Run every job, `workers` processes at a time, and return its cells in the order of `wanted`.
 
     Raises EngineError when an environment cannot be made, Drifted when a patch does not fit.
     """
     for release in dict.fromkeys(job.release for job in wanted):
         engine.environment(release, progress=progress)
-    progress(f"{2 * len(wanted)} runs of an engine, {workers} at a time")
-    done: dict[int, list[Cell]] = {}
+    tests: dict[Vllm, list[str]] = {}
+    for job in wanted:
+        for vllm in job.sides(series):
+            tests.setdefault(vllm, []).extend(one.test for one in job.reproducers)
+    started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    progress(f"{len(tests)} runs of an engine, {workers} at a time")
+    reports: dict[Vllm, engine.Report] = {}
     with ThreadPoolExecutor(workers) as pool:
-        running = {pool.submit(cells, job, series): i for i, job in enumerate(wanted)}
+        # the longest first, so that none is left alone at the end
+        ordered = sorted(tests, key=lambda vllm: -len(tests[vllm]))
+        running = {pool.submit(_run, vllm, tests[vllm], series): vllm for vllm in ordered}
         try:
             for future in as_completed(running):
-                done[running[future]] = future.result()
-                for cell in future.result():
-                    progress(
-                        f"{len(done)}/{len(wanted)} {cell.release} {cell.patch}: "
-                        f"{cell.without.value} without, {cell.with_.value} with "
-                        f"({cell.seconds:.0f} s)"
-                    )
+                vllm, report = running[future], future.result()
+                reports[vllm] = report
+                progress(f"{len(reports)}/{len(tests)} {vllm}: {_outcomes(report)}")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             engine.stop()
             raise
-    return [cell for index in range(len(wanted)) for cell in done[index]]
+    return [
+        _cell(job, reproducer, job.sides(series), reports, started)
+        for job in wanted
+        for reproducer in job.reproducers
+    ]
 
 
-def cells(job: Job, series: Series) -> list[Cell]:
-    """Run a job's reproducers without and with its patch: a cell for each."""
-    chosen = series.select([job.patch.slug])
-    required = tuple(patch for patch in chosen if patch is not job.patch)
-    started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    runs = [(patches, _run(job, series, patches)) for patches in (required, chosen)]
-    made = []
-    for reproducer in job.reproducers:
-        without, with_ = (_side(reproducer, *one) for one in runs)
-        made.append(
-            Cell(
-                patch=job.patch.slug,
-                release=job.release,
-                reproducer=reproducer.test,
-                without=without.result,
-                with_=with_.result,
-                seconds=round(without.seconds + with_.seconds, 1),
-                date=started,
-                sides=(without, with_),
-            )
-        )
-    return made
+def digest(patch: Patch) -> str:
+    """SHA-256 of what a proof of `patch` is about: its header, its edit and the files it adds."""
+    of = hashlib.sha256()
+    for name in ("patch.toml", "edit.py"):
+        of.update((patch.folder / name).read_bytes() + b"\0")
+    for path, content in sorted(patch.added().items()):
+        of.update(path.encode() + b"\0" + content + b"\0")
+    return of.hexdigest()
 
 
-def _run(job: Job, series: Series, patches: Sequence[Patch]) -> engine.Report:
-    environment = engine.environment(job.release)
+def _run(vllm: Vllm, tests: Sequence[str], series: Series) -> engine.Report:
+    environment = engine.environment(vllm.release)
     target = folder.read(environment.site_packages)
-    made = plan.make(patches, target.files, version=job.release)
+    patches = [patch for patch in series.patches if patch.slug in vllm.patches]
+    made = plan.make(patches, target.files, version=vllm.release)
     # The CPU build must hold the very files of the release that is spoken of.
-    if made.drifted() or made.release != job.release:
-        raise Drifted(f"{job.release}: the files of its CPU build are not those of the release")
+    if made.drifted() or made.release != vllm.release:
+        raise Drifted(f"{vllm.release}: the files of its CPU build are not those of the release")
     return engine.run_tests(
         environment,
         engine.patched_tree(environment, made.after, cache.folder()),
         series.root / "tests",
-        [reproducer.test for reproducer in job.reproducers],
-        lift_hybrid=bool(job.reproducers[0].lift),
-        timeout=TIMEOUT,
+        tests,
+        lift_hybrid=bool(vllm.lift),
+        timeout=TIMEOUT * len(tests),
     )
 
 
-def _side(reproducer: Reproducer, patches: Sequence[Patch], report: engine.Report) -> Side:
+def _outcomes(report: engine.Report) -> str:
+    """What the tests of a run came to, in a few words."""
+    counts = Counter(test.outcome for test in report.tests)
+    said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    late = ", and did not end in time" if report.timed_out else ""
+    return f"{said or 'no test ran'}{late} ({report.seconds:.0f} s)"
+
+
+def _cell(
+    job: Job,
+    reproducer: Reproducer,
+    sides: tuple[Vllm, Vllm],
+    reports: Mapping[Vllm, engine.Report],
+    date: str,
+) -> Cell:
+    without, with_ = (_side(reproducer, vllm, reports[vllm]) for vllm in sides)
+    return Cell(
+        patch=job.patch.slug,
+        release=job.release,
+        reproducer=reproducer.test,
+        without=without.result,
+        with_=with_.result,
+        seconds=round(without.seconds + with_.seconds, 1),
+        date=date,
+        digest=digest(job.patch),
+        sides=(without, with_),
+    )
+
+
+def _side(reproducer: Reproducer, vllm: Vllm, report: engine.Report) -> Side:
     result, detail = judge(report, reproducer)
+    tests = report.of(reproducer.test)
+    if result is Result.PASSES:
+        output = report.output.rpartition("\n")[2]
+    elif result is Result.DID_NOT_RUN:
+        output = report.output
+    else:
+        output = "\n".join(line for test in tests if test.failure for line in test.failure.tail)
     return Side(
         result=result,
-        patches=tuple(patch.slug for patch in patches),
-        seconds=round(report.seconds, 1),
+        patches=vllm.patches,
+        seconds=round(sum(test.seconds for test in tests), 1),
         detail=detail,
         versions=report.versions,
         lifted=report.lifted,
-        output="" if result is Result.PASSES else report.output,
+        output=output,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from mrv2_fixes.engine import EngineError, Environment, Report, run_tests
 
 THIS = Environment("none", Path(sys.prefix), f"{sys.version_info[0]}.{sys.version_info[1]}")
 SOURCE = """
+import json
 import os
 import pytest
 
@@ -27,6 +30,9 @@ def test_fails():
         deep()
     except KeyError as error:
         raise RuntimeError("the last") from error
+
+def test_fails_elsewhere():
+    json.loads("{")
 
 def test_skips():
     pytest.skip("no such thing here")
@@ -93,6 +99,16 @@ def test_a_failure_is_the_exception_that_it_goes_back_to(run: Run) -> None:
     assert failure.frames[-1].function == "deep"
     assert failure.frames[-1].source == 'raise KeyError("the first")'
     assert "RuntimeError: the last" in "\n".join(failure.tail)
+
+
+def test_what_is_kept_of_a_failure_names_no_folder_of_this_machine(run: Run) -> None:
+    failure = run(f"{FILE}::test_fails_elsewhere").of(FILE)[0].failure
+    assert failure is not None
+    said = "\n".join(failure.tail)
+    assert f"{FILE}:" in said
+    assert "\njson/decoder.py:" in said
+    assert os.pardir not in said
+    assert str(Path(json.__file__).parents[1]) not in said
 
 
 def test_what_did_not_run_is_not_taken_for_failed(run: Run) -> None:

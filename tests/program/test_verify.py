@@ -88,7 +88,7 @@ def test_a_run_that_was_stopped_proves_nothing() -> None:
 @pytest.mark.parametrize("without", Result)
 @pytest.mark.parametrize("with_", Result)
 def test_proven_is_fails_without_and_passes_with(without: Result, with_: Result) -> None:
-    cell = verify.Cell("p", "1", "t", without, with_, 1.0, "now", ())  # type: ignore[arg-type]
+    cell = verify.Cell("p", "1", "t", without, with_, 1.0, "now", "", ())  # type: ignore[arg-type]
     assert cell.proven is ((without, with_) == (Result.FAILS, Result.PASSES))
 
 
@@ -96,7 +96,7 @@ def test_cells_are_kept_beside_those_of_other_runs(tmp_path: Path) -> None:
     def cell(patch: str, release: str, seconds: float) -> verify.Cell:
         side = verify.Side(Result.FAILS, (), seconds, "", {}, (), "")
         return verify.Cell(
-            patch, release, "t", Result.FAILS, Result.PASSES, seconds, "now", (side, side)
+            patch, release, "t", Result.FAILS, Result.PASSES, seconds, "now", "", (side, side)
         )
 
     verify.write([cell("a", "0.9.0", 1), cell("b", "0.10.0", 1)], tmp_path)

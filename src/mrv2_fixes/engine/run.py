@@ -177,6 +177,8 @@ def _command(
         *(str(environment.python), "-m", "pytest", "-q", "-c", str(settings)),
         *(f"--rootdir={tests_root.parent}", f"--basetemp={folder / 'temporary'}"),
         *("--noconftest", "-p", "no:cacheprovider", "-p", "mrv2_engine.pytest_report"),
+        # what a failure says, not what vLLM logged up to it
+        *("--tb=short", "--show-capture=no", "--disable-warnings"),
         *(f"--engine-report={folder / 'report.json'}", *node_ids),
     ]
 

@@ -8,6 +8,7 @@ had seen; the test that it was in is then "unfinished".
 
 import json
 import linecache
+import os
 import platform
 import sys
 from importlib import metadata
@@ -38,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 class _Reporter:
     def __init__(self, file: Path, root: Path) -> None:
         self.file = file
+        self.root = root
         # as it is before pytest adds the folders of the tests to it; the longest is the nearest
         self.folders = sorted({str(root), *filter(None, sys.path)}, key=len, reverse=True)
         self.tests: dict[str, dict[str, Any]] = {}
@@ -75,7 +77,15 @@ class _Reporter:
             # as pytest says it: "failed" is the test's own code, "error" what surrounds it
             test["outcome"] = "failed" if getattr(report, "when", None) == "call" else "error"
             test["failure"] = _failure(excinfo.value if excinfo else None, self.folders)
-            test["failure"]["tail"] = report.longreprtext.splitlines()[-TAIL:]
+            test["failure"]["tail"] = self._tail(report.longreprtext)
+
+    def _tail(self, text: str) -> list[str]:
+        """Its last lines, files named as one imports them."""
+        for folder in self.folders:
+            for written in (folder, os.path.relpath(folder, self.root)):
+                if written != os.curdir:
+                    text = text.replace(f"{written}/", "")
+        return text.splitlines()[-TAIL:]
 
     def write(self) -> None:
         vllm = find_spec("vllm")
