@@ -20,6 +20,7 @@ from packaging.version import Version
 
 from mrv2_fixes import cache, engine, known, plan
 from mrv2_fixes.errors import Drifted
+from mrv2_fixes.plan import State
 from mrv2_fixes.series import Failure, Patch, Reproducer, Series
 from mrv2_fixes.targets import folder
 
@@ -82,7 +83,10 @@ class Job(msgspec.Struct, frozen=True):
 
     def sides(self, series: Series) -> tuple[Vllm, Vllm]:
         """What it runs on: without the patch, and with it."""
-        chosen = tuple(patch.slug for patch in series.select([self.patch.slug]))
+        states = known.releases()[self.release].states
+        selected = [patch.slug for patch in series.select([self.patch.slug])]
+        # what the release has already is not put in, and makes no other vLLM of it
+        chosen = tuple(slug for slug in selected if states.get(slug) == State.NEEDED.value)
         required = tuple(slug for slug in chosen if slug != self.patch.slug)
         lift = self.reproducers[0].lift
         return Vllm(self.release, required, lift), Vllm(self.release, chosen, lift)
