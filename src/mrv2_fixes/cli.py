@@ -292,11 +292,11 @@ def _exit_status(made: plan.Plan, served: Collection[str] = ()) -> int:
     return errors.NEEDED if needed - set(served) else 0
 
 
-def main() -> None:
-    """Run the command; an error is one line and its exit status."""
+def main(command: click.Command = cli) -> None:
+    """Run a command; an error is one line and its exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("mrv2: stopped"))
     try:
-        sys.exit(cli.main(standalone_mode=False))
+        sys.exit(command.main(standalone_mode=False))
     except click.ClickException as error:
         error.show()
         sys.exit(errors.WRONG_CALL)

@@ -1,0 +1,1 @@
+"""What a release of this project gives people to download, and where that comes from."""
