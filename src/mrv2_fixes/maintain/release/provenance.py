@@ -55,17 +55,17 @@ class Builder(msgspec.Struct, frozen=True):
     id: str
 
 
-class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """invocation_id: the run of that workflow, or empty."""
 
     invocation_id: str = ""
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where it was built."""
 
     builder: Builder
-    metadata: Metadata
+    metadata: Metadata = Metadata()
 
 
 class Predicate(msgspec.Struct, frozen=True, rename="camel"):
@@ -112,7 +112,7 @@ def commit(root: Path, env: Mapping[str, str] = os.environ) -> Resource:
 def builder(env: Mapping[str, str] = os.environ) -> Run:
     """Where this runs, as GitHub's environment says; a machine of one's own is not named."""
     if "GITHUB_WORKFLOW_REF" not in env:
-        return Run(Builder(LOCAL), Metadata())
+        return Run(Builder(LOCAL))
     server = env["GITHUB_SERVER_URL"]
     run = f"{env['GITHUB_REPOSITORY']}/actions/runs/{env['GITHUB_RUN_ID']}"
     attempt = f"{server}/{run}/attempts/{env['GITHUB_RUN_ATTEMPT']}"
