@@ -24,10 +24,18 @@ COMMANDS = [
 ]
 # What builds vLLM from the branch; test_rebuild.py runs it.
 REBUILD = [command for command in COMMANDS if "vllm-mrv2" in command or "PRECOMPILED" in command]
+# What makes a release of this project, in order; test_release.py runs it.
+RELEASE = (
+    "make tag-check TAG=vVERSION",
+    "make releases",
+    "make release VLLM=0.24.0",
+    "make package provenance-check checksums",
+)
 # These run in other places: `.ci/run` calls the first; test_proof.py does what the second does and
 # collects the third, which needs a GPU to do more; tests/serving serves.
 SERVE = "VLLM_USE_V2_MODEL_RUNNER=1 vllm serve MODEL"
-ELSEWHERE = {"make lint test", "make verify", "python -m pytest tests/v1", SERVE, *REBUILD}
+GPU = "python -m pytest tests/v1"
+ELSEWHERE = {"make lint test", "make verify", GPU, SERVE, *REBUILD, *RELEASE}
 FAULTY = {
     ".venv/bin/mrv2 status 0.24.0": 1,
     ".venv/bin/mrv2 diff CLONE": 1,
