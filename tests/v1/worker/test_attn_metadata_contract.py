@@ -11,10 +11,10 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
-import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any
 
@@ -677,7 +677,7 @@ def is_mamba(groups: list[Any]) -> bool:
 def test_the_error_crosses_processes(check: Build, layers_of: LayersOf) -> None:
     with pytest.raises(RuntimeError) as caught:
         check(**right(layers_of("llama"), DECODES) | {"max_seq_len": 99})
-    copied = pickle.loads(pickle.dumps(caught.value))
+    copied = ForkingPickler.loads(ForkingPickler.dumps(caught.value))
     assert str(copied) == str(caught.value)
     assert copied.breaches == caught.value.breaches
 

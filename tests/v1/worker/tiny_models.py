@@ -22,7 +22,7 @@ import pytest
 import torch
 import torch.nn as nn
 import transformers
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from vllm import LLM, SamplingParams
 from vllm.config import CUDAGraphMode, VllmConfig, set_current_vllm_config
@@ -69,15 +69,15 @@ SIZES: dict[str, Any] = {
 }
 
 
-def _llama() -> PretrainedConfig:
+def _llama() -> PreTrainedConfig:
     return transformers.LlamaConfig(**SIZES, architectures=["LlamaForCausalLM"])
 
 
-def _qwen2() -> PretrainedConfig:
+def _qwen2() -> PreTrainedConfig:
     return transformers.Qwen2Config(**SIZES, architectures=["Qwen2ForCausalLM"])
 
 
-def _gemma3() -> PretrainedConfig:
+def _gemma3() -> PreTrainedConfig:
     """Attention to a window beside attention to everything."""
     return transformers.Gemma3TextConfig(
         **SIZES,
@@ -91,7 +91,7 @@ def _gemma3() -> PretrainedConfig:
     )
 
 
-def _deepseek() -> PretrainedConfig:
+def _deepseek() -> PreTrainedConfig:
     """Latent attention (MLA), of the sizes that there are kernels for."""
     return transformers.DeepseekV2Config(
         **SIZES | {"num_key_value_heads": 2},
@@ -105,7 +105,7 @@ def _deepseek() -> PretrainedConfig:
     )
 
 
-def _bert() -> PretrainedConfig:
+def _bert() -> PreTrainedConfig:
     """An encoder: attention in both directions, and no cache."""
     return transformers.BertConfig(
         vocab_size=VOCAB_SIZE,
@@ -119,7 +119,7 @@ def _bert() -> PretrainedConfig:
     )
 
 
-def _lfm2() -> PretrainedConfig:
+def _lfm2() -> PreTrainedConfig:
     """Short convolutions beside attention."""
     return transformers.Lfm2Config(
         **SIZES,
@@ -132,7 +132,7 @@ def _lfm2() -> PretrainedConfig:
     )
 
 
-def _lfm2_vl() -> PretrainedConfig:
+def _lfm2_vl() -> PreTrainedConfig:
     """LFM2 in a wrapper that is hybrid and says that it has no inner state."""
     return transformers.Lfm2VlConfig(
         text_config=_lfm2().to_dict(),
@@ -152,7 +152,7 @@ def _lfm2_vl() -> PretrainedConfig:
     )
 
 
-def _granite() -> PretrainedConfig:
+def _granite() -> PreTrainedConfig:
     """Mamba2 beside attention."""
     return transformers.GraniteMoeHybridConfig(
         **SIZES,
@@ -170,7 +170,7 @@ def _granite() -> PretrainedConfig:
     )
 
 
-def _jamba() -> PretrainedConfig:
+def _jamba() -> PreTrainedConfig:
     """Mamba1 beside attention."""
     return transformers.JambaConfig(
         **SIZES,
@@ -187,7 +187,7 @@ def _jamba() -> PretrainedConfig:
     )
 
 
-def _qwen3_next() -> PretrainedConfig:
+def _qwen3_next() -> PreTrainedConfig:
     """Gated delta nets beside attention."""
     return transformers.Qwen3NextConfig(
         # A small state, so that a block of the KV cache is small too.
@@ -207,7 +207,7 @@ def _qwen3_next() -> PretrainedConfig:
     )
 
 
-def _mamba2() -> PretrainedConfig:
+def _mamba2() -> PreTrainedConfig:
     """Mamba2 alone, and no attention."""
     sizes = {name: SIZES[name] for name in ("vocab_size", "hidden_size")}
     return transformers.Mamba2Config(
@@ -225,7 +225,7 @@ def _mamba2() -> PretrainedConfig:
     )
 
 
-CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
+CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "llama": _llama,
     "qwen2": _qwen2,
     "gemma3": _gemma3,
@@ -265,7 +265,7 @@ class TinyModel:
         return "vision_config" in self.reference.config
 
     def greedy(self, prompt: Sequence[int], max_tokens: int) -> Completion:
-        """transformers' greedy completion, with no cache and so no state to lose."""
+        """Transformers' greedy completion, with no cache and so no state to lose."""
         token_ids = list(prompt)
         logprobs = []
         with torch.inference_mode():
@@ -831,7 +831,7 @@ def write_recalling_draft(target: str, token_ids: tuple[int, ...]) -> str:
     return str(folder)
 
 
-def _qwen3_5() -> PretrainedConfig:
+def _qwen3_5() -> PreTrainedConfig:
     """Gated delta nets in a wrapper that is hybrid and says it has no inner state."""
     text_config = transformers.Qwen3_5TextConfig(
         **SIZES,
@@ -872,7 +872,7 @@ def _qwen3_5() -> PretrainedConfig:
 CONFIGS["qwen3_5"] = _qwen3_5
 
 
-def _qwen3_next_wide() -> PretrainedConfig:
+def _qwen3_next_wide() -> PreTrainedConfig:
     """Heads of a size that the CPU kernels of every release know.
 
     And each token takes both experts: there is no choice that rounding could change.

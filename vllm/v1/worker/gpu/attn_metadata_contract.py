@@ -13,13 +13,13 @@ that breaks it, with the first such row, what was expected, and what was found.
 import functools
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+import regex as re
 import torch
 
 from vllm.logger import init_logger
