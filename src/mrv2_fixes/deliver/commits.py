@@ -70,10 +70,10 @@ def message(patch: Patch, who: Identity) -> str:
     if patch.header.differs_from_upstream:
         differs = " ".join(patch.header.differs_from_upstream.split())
         parts.append(textwrap.fill(f"Differs from upstream: {differs}", WIDTH))
-    trailers = [f"Origin: {patch.header.origin}"]
+    trailers = [f"Origin: {patch.header.origin}"] if patch.header.origin else []
     if who.known:
         trailers.append(f"Signed-off-by: {who.name} <{who.email}>")
-    return "\n\n".join([*parts, "\n".join(trailers)]) + "\n"
+    return "\n\n".join(filter(None, [*parts, "\n".join(trailers)])) + "\n"
 
 
 def base_name(plan: Plan, target: Target) -> str:
