@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,30 +50,41 @@ def build(plan: Plan, target: Target, output: Path, progress: Callable[[str], No
         return Built((), f"{target.where}: nothing to build: {commits.states(plan)}")
     who = commits.identity(Path.cwd())
     final = output / name
+    with replacing(final) as out:
+        patched = wheel.patched(plan, target, series.load(), progress)
+        kept = {patched.name} if patched else set()
+        going = sorted({path.name for path in final.glob("*.whl")} - kept)
+        gone = f"; with the earlier build goes {', '.join(going)}" if going else ""
+        progress(f"writing the commits for {name}: {len(needed)}{gone}")
+        write_commits(out, name, commits.branch_name(name), plan, who, cover_letter=True)
+        if patched:
+            progress(f"writing {patched.name}")
+            patched.write(out)
+    return Built(tuple(sorted(final.iterdir())), "" if who.known else commits.UNSIGNED)
+
+
+@contextlib.contextmanager
+def replacing(final: Path) -> Iterator[Path]:
+    """An empty folder that stands at `final`, with checksums, once the block has filled it.
+
+    A block that raises leaves all as it was. Raises WrongCall when something else than an earlier
+    build stands there.
+    """
     _check_replaceable(final)
-    patched = wheel.patched(plan, target, series.load(), progress)
-    kept = {patched.name} if patched else set()
-    going = sorted({path.name for path in final.glob("*.whl")} - kept)
-    gone = f"; with the earlier build goes {', '.join(going)}" if going else ""
-    progress(f"writing the commits for {name}: {len(needed)}{gone}")
+    output = final.parent
     new = not output.exists()
     output.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as on_failure, tempfile.TemporaryDirectory(dir=output) as temporary:
         if new:
             on_failure.callback(output.rmdir)
-        scratch = Path(temporary)
-        (scratch / "repository").mkdir()
-        (scratch / "out").mkdir()
-        _commits(scratch / "repository", scratch / "out", name, plan, needed, who)
-        if patched:
-            progress(f"writing {patched.name}")
-            patched.write(scratch / "out")
-        _sums(scratch / "out")
+        out = Path(temporary) / "out"
+        out.mkdir()
+        yield out
+        _sums(out)
         if final.exists():
-            final.rename(scratch / "earlier")
-        (scratch / "out").rename(final)
+            final.rename(Path(temporary) / "earlier")
+        out.rename(final)
         on_failure.pop_all()
-    return Built(tuple(sorted(final.iterdir())), "" if who.known else commits.UNSIGNED)
 
 
 def _check_replaceable(folder: Path) -> None:
@@ -88,23 +99,36 @@ def _check_replaceable(folder: Path) -> None:
         raise WrongCall(f"{folder}: holds what no build wrote: move it, or name another --output")
 
 
-def _commits(
-    repository: Path, out: Path, name: str, plan: Plan, needed: list[Step], who: commits.Identity
+def write_commits(
+    out: Path,
+    name: str,
+    branch: str,
+    plan: Plan,
+    who: commits.Identity,
+    *,
+    cover_letter: bool = False,
 ) -> None:
-    branch = commits.branch_name(name)
-    git.run("init", "--quiet", "--bare", folder=repository, env=NEUTRAL)
-    # A base of the touched files alone: their blobs are those of a real clone, so that
-    # `git am -3` finds them there.
-    commits.write_base(repository, BASE, plan.before, f"vLLM {name}: the files that change\n")
-    base = git.run("rev-parse", BASE, folder=repository).decode().strip()
-    commits.write(repository, branch, base, needed, who, {})
-    _patch_files(repository, branch, out, name, needed)
-    git.run(
-        *("-c", "pack.threads=1", "bundle", "create", "--quiet"),
-        *(str(out / f"{branch}.bundle"), branch, BASE),
-        folder=repository,
-        env=NEUTRAL,
-    )
+    """Write the commits of `plan` into `out`, as .patch files and a bundle with the branch.
+
+    name: of the base. The bundle has the touched files of it as the branch `base`.
+    """
+    with tempfile.TemporaryDirectory(dir=out.parent) as temporary:
+        repository = Path(temporary)
+        git.run("init", "--quiet", "--bare", folder=repository, env=NEUTRAL)
+        # A base of the touched files alone: their blobs are those of a real clone, so that
+        # `git am -3` finds them there.
+        commits.write_base(repository, BASE, plan.before, f"vLLM {name}: the files that change\n")
+        base = git.run("rev-parse", BASE, folder=repository).decode().strip()
+        needed = plan.needed()
+        commits.write(repository, branch, base, needed, who, {})
+        letter = _cover_letter(repository, branch, name, needed) if cover_letter else ()
+        _patch_files(repository, branch, out, letter)
+        git.run(
+            *("-c", "pack.threads=1", "bundle", "create", "--quiet"),
+            *(str(out / f"{branch}.bundle"), branch, BASE),
+            folder=repository,
+            env=NEUTRAL,
+        )
 
 
 def _sums(out: Path) -> None:
@@ -119,17 +143,26 @@ def _sums(out: Path) -> None:
     (out / SUMS).write_text("".join(sums))
 
 
-def _patch_files(repository: Path, branch: str, out: Path, name: str, needed: list[Step]) -> None:
+def _cover_letter(
+    repository: Path, branch: str, name: str, needed: Sequence[Step]
+) -> tuple[str, ...]:
+    """What makes `git format-patch` write one, about the commits of `branch`."""
     description = f"Model Runner V2 fixes for vLLM {name}\n\n" + "\n".join(
         f"- {step.patch.slug} ({step.patch.header.origin})" for step in needed
     )
     git.run("config", f"branch.{branch}.description", description, folder=repository)
     git.run("symbolic-ref", "HEAD", f"refs/heads/{branch}", folder=repository)
-    committer = git.run("log", "-1", "--format=%cn%x00%ce%x00%cd", "--date=raw", folder=repository)
+    return "--cover-letter", "--cover-from-description=subject"
+
+
+def _patch_files(repository: Path, branch: str, out: Path, letter: Sequence[str]) -> None:
+    committer = git.run(
+        *("log", "-1", "--format=%cn%x00%ce%x00%cd", "--date=raw", branch), folder=repository
+    )
     who, email, date = committer.decode().strip().split("\0")
     git.run(
-        *("format-patch", "--quiet", "--full-index", "--no-signature", "--cover-letter"),
-        *("--cover-from-description=subject", "-o", str(out), f"{BASE}..{branch}"),
+        *("format-patch", "--quiet", "--full-index", "--no-signature", *letter),
+        *("-o", str(out), f"{BASE}..{branch}"),
         folder=repository,
         env={
             **NEUTRAL,
@@ -138,5 +171,6 @@ def _patch_files(repository: Path, branch: str, out: Path, name: str, needed: li
             "GIT_COMMITTER_DATE": date,
         },
     )
-    # `git am *.patch` takes every file of that name, and a cover letter is no patch.
-    (out / "0000-cover-letter.patch").rename(out / "cover-letter.txt")
+    if letter:
+        # `git am *.patch` takes every file of that name, and a cover letter is no patch.
+        (out / "0000-cover-letter.patch").rename(out / "cover-letter.txt")

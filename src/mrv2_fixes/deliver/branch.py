@@ -7,13 +7,13 @@ is killed leaves no branch, at most objects that git clears away in its own time
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mrv2_fixes import git
 from mrv2_fixes.deliver import commits
 from mrv2_fixes.errors import Drifted, WrongCall
-from mrv2_fixes.plan import Plan
+from mrv2_fixes.plan import Plan, Step
 from mrv2_fixes.targets import clone
 
 
@@ -42,14 +42,9 @@ def write(plan: Plan, target: clone.Clone, name: str | None) -> Branch:
     name = default if name is None else name
     _check(target, name, default)
     steps = plan.needed()
-    added = {path: text for step in steps for path, text in step.patch.added().items()}
-    there = clone.Files(target.path, target.commit, *plan.after, *added)
-    taken = [path for path in added if path in there and not there.holds(path, added[path])]
-    if taken:
-        raise Drifted(
-            f"{target.where}: {', '.join(taken)}: another file of that name is in "
-            f"{target.commit[:12]}, and the series adds its own: rename it, or name another base"
-        )
+    check_added(target, steps)
+    paths = {*plan.after, *(path for step in steps for path in step.patch.header.adds)}
+    there = clone.Files(target.path, target.commit, *paths)
     who = commits.identity(target.path)
     modes = {path: there.mode(path) for path in there}
     commits.write(target.path, name, target.commit, steps, who, modes)
@@ -59,6 +54,18 @@ def write(plan: Plan, target: clone.Clone, name: str | None) -> Branch:
     ids = written.decode().split()
     subjects = [step.patch.header.title for step in steps]
     return Branch(name, tuple(zip(ids, subjects, strict=True)), tuple(_notes(target, who)))
+
+
+def check_added(target: clone.Clone, steps: Sequence[Step]) -> None:
+    """Raise Drifted when a file that the commits of `steps` add is there with other content."""
+    added = {path: text for step in steps for path, text in step.patch.added().items()}
+    there = clone.Files(target.path, target.commit, *added)
+    taken = [path for path in added if path in there and not there.holds(path, added[path])]
+    if taken:
+        raise Drifted(
+            f"{target.where}: {', '.join(taken)}: another file of that name is in "
+            f"{target.commit[:12]}, and the series adds its own: rename it, or name another base"
+        )
 
 
 def _check(target: clone.Clone, name: str, default: str) -> None:
