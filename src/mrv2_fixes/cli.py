@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from mrv2_fixes import DISTRIBUTION, errors, plan, printing, series, targets
+from mrv2_fixes import DISTRIBUTION, errors, known, plan, printing, series, targets
 
 if TYPE_CHECKING:
-    from mrv2_fixes.deliver import in_place
+    from mrv2_fixes.deliver import artifacts, in_place
 
 # One more than there are cores: an engine also waits, for files and for its processes.
 WORKERS = (os.cpu_count() or 1) + 1
@@ -145,18 +145,36 @@ def revert(target: str | None, slugs: tuple[str, ...], force: bool, as_json: boo
 
 
 @cli.command()
-@click.argument("target", metavar="TARGET")
+@click.argument("target", required=False)
 @selecting
 @click.option("--output", type=click.Path(path_type=Path), default=Path("dist"), show_default=True)
-def build(target: str, slugs: tuple[str, ...], group: str, output: Path) -> int:
+@click.option(
+    "--pull-request",
+    metavar="SLUG",
+    help="What to submit to vLLM, in dist/pull-request-SLUG/; TARGET: the newest release, or one.",
+)
+def build(
+    target: str | None,
+    slugs: tuple[str, ...],
+    group: str,
+    output: Path,
+    pull_request: str | None,
+) -> int:
     """Patch files, git bundle, patched wheel and checksums, in dist/RELEASE/.
 
     TARGET: a release number, a wheel, a folder or a git clone. A wheel is made of the first two.
     """
     from mrv2_fixes.deliver import artifacts
 
-    made, opened = _deliverable(target, slugs, group)
-    built = artifacts.build(made, opened, output, progress)
+    if pull_request is not None:
+        if slugs or group != "core":
+            raise click.UsageError("--pull-request takes its patch alone: no --patch, no --series")
+        built = _pull_request(target, pull_request, output)
+    elif target is None:
+        raise click.UsageError("Missing argument 'TARGET'.")
+    else:
+        made, opened = _deliverable(target, slugs, group)
+        built = artifacts.build(made, opened, output, progress)
     for path in built.files:
         click.echo(path)
     if built.note:
@@ -243,6 +261,15 @@ def audit(target: str | None, accept: Path | None, as_json: bool) -> int:
     else:
         report.print_(made)
     return errors.NEEDED if made.counting else 0
+
+
+def _pull_request(target: str | None, slug: str, output: Path) -> artifacts.Built:
+    from mrv2_fixes.deliver import pull_request
+
+    patch = pull_request.submittable(slug)
+    newest = [*known.releases()][-1]
+    made, opened = _deliverable(newest if target is None else target, (slug,), "core")
+    return pull_request.build(patch, made, opened, output, progress)
 
 
 def _deliverable(

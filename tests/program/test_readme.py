@@ -31,11 +31,13 @@ RELEASE = (
     "make release VLLM=0.24.0",
     "make package provenance-check checksums",
 )
+# What goes to vLLM, with a run of the engine; test_pull_request.py runs it.
+SUBMIT = [command for command in COMMANDS if "draft-model-metadata-bounds" in command]
 # These run in other places: `.ci/run` calls the first; test_proof.py does what the second does and
 # collects the third, which needs a GPU to do more; tests/serving serves.
 SERVE = "VLLM_USE_V2_MODEL_RUNNER=1 vllm serve MODEL"
 GPU = "python -m pytest tests/v1"
-ELSEWHERE = {"make lint test", "make verify", GPU, SERVE, *REBUILD, *RELEASE}
+ELSEWHERE = {"make lint test", "make verify", GPU, SERVE, *REBUILD, *RELEASE, *SUBMIT}
 FAULTY = {
     ".venv/bin/mrv2 status 0.24.0": 1,
     ".venv/bin/mrv2 diff CLONE": 1,
