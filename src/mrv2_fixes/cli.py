@@ -263,6 +263,37 @@ def audit(target: str | None, accept: Path | None, as_json: bool) -> int:
     return errors.NEEDED if made.counting else 0
 
 
+@cli.command()
+@click.option("--results", type=click.Path(path_type=Path), default=Path("dist"), show_default=True)
+@click.option(
+    "--plots", metavar="FOLDER", type=click.Path(path_type=Path), help="With SVG files to show."
+)
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    default=Path("dist/report.html"),
+    show_default=True,
+)
+def report(results: Path, plots: Path | None, output: Path) -> int:
+    """What `mrv2 verify` has kept, as one page that needs nothing else.
+
+    Exit status 1 when something that was run is not proven; the page is written all the same.
+    """
+    from mrv2_fixes.report import matrix, page
+
+    made = matrix.make(series.load(), matrix.read(results))
+    text = page.render(made, page.plots(plots, results) if plots else ())
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(text, encoding="utf-8", newline="")
+    unproven = made.entries(matrix.Proof.NOT_PROVEN, matrix.Proof.OLD)
+    for entry in unproven:
+        click.echo(f"{entry.release} {entry.patch.slug}: {entry.word}")
+    proven = made.entries(matrix.Proof.PROVEN)
+    click.echo(f"{output}: {len(proven)} of {len(made.entries())} proven")
+    return errors.NEEDED if unproven else 0
+
+
 def _pull_request(target: str | None, slug: str, output: Path) -> artifacts.Built:
     from mrv2_fixes.deliver import pull_request
 
