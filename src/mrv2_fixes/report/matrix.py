@@ -27,6 +27,17 @@ class Proof(str, enum.Enum):
     PROVEN = "proven"
 
 
+MARKS = {
+    "proven": "✓",
+    "not proven": "✗",
+    "old": "↻",
+    "not run": "○",
+    "needed": "!",
+    "upstream": "↑",
+}
+"""Word of an entry to its sign; the others have none."""
+
+
 class Entry(msgspec.Struct, frozen=True):
     """One patch on one release.
 

@@ -14,7 +14,7 @@ import msgspec
 
 from mrv2_fixes import known, program_version, verify
 from mrv2_fixes.errors import TargetUnusable
-from mrv2_fixes.report.matrix import Matrix, Proof
+from mrv2_fixes.report.matrix import MARKS, Matrix, Proof
 
 # Control characters that a browser would not show, without tab and line feed.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -100,6 +100,7 @@ def render(matrix: Matrix, shown: Sequence[Plot] = ()) -> str:
         matrix=matrix,
         plots=shown,
         Proof=Proof,
+        marks=MARKS,
         environments=versions,
         packages=list(dict.fromkeys(name for one in versions.values() for name in one)),
         dates=sorted(cell.date for cell in cells),

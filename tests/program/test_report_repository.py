@@ -1,0 +1,82 @@
+"""What the repository claims by its results is not older than what they describe."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mrv2_fixes import series, verify
+from mrv2_fixes.maintain import readme, results
+from mrv2_fixes.report import matrix
+from mrv2_fixes.report.matrix import Proof
+
+CELLS = matrix.read(results.FOLDER)
+MATRIX = matrix.make(series.load(), CELLS)
+
+
+def names(*proofs: Proof) -> list[str]:
+    return [f"{one.release} --patch {one.patch.slug}" for one in MATRIX.entries(*proofs)]
+
+
+def test_every_kept_run_is_of_the_patch_as_it_stands_and_proves_it() -> None:
+    """Otherwise `mrv2 verify … --output results`, and then `make report`."""
+    assert names(Proof.OLD, Proof.NOT_PROVEN) == []
+    assert MATRIX.strays == ()
+    tests = {(job.release, job.patch.slug, reproducer.test)
+             for job in verify.jobs(series.load().patches, ())
+             for reproducer in job.reproducers}  # fmt: skip
+    assert {(one.release, one.patch, one.reproducer) for one in CELLS} <= tests
+
+
+def test_all_that_there_is_to_prove_was_run() -> None:
+    """Otherwise `make results report`."""
+    assert names(Proof.NOT_RUN) == []
+
+
+def test_what_is_kept_holds_nothing_of_vllm_or_the_machine() -> None:
+    """Otherwise `python -m mrv2_fixes.maintain.results`."""
+    assert [results.cleaned(cell) for cell in CELLS] == CELLS
+    text = (results.FOLDER / "verify.json").read_text()
+    assert re.findall(r"(?<![\w.])/(?:home|root|tmp|Users|work)/\S*", text) == []
+
+
+OUTPUTS = [
+    (
+        "the source of others goes, ours stays",
+        "   tail of a line\nvllm/v1/a.py:10: in f\n    return g(\n           ^^\n"
+        "tests/v1/worker/test_a.py:7: in test_b\n    assert x == 1\nvllm/v1/b.py:2: in g\n"
+        "    raise ValueError\nE   ValueError: no",
+        "vllm/v1/a.py:10: in f\ntests/v1/worker/test_a.py:7: in test_b\n    assert x == 1\n"
+        "vllm/v1/b.py:2: in g\nE   ValueError: no",
+    ),
+    ("a last line", "1 passed in 2 s", "1 passed in 2 s"),
+    ("a folder of the machine", "E   ValueError: '/tmp/tiny-x/config.json' is wrong",
+     "E   ValueError: 'config.json' is wrong"),
+    ("a place in ours", "tests/v1/worker/test_a.py:7: in f", "tests/v1/worker/test_a.py:7: in f"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("why", "output", "kept"), OUTPUTS, ids=[case[0] for case in OUTPUTS])
+def test_of_an_output_the_places_and_our_own_lines_are_kept(
+    why: str, output: str, kept: str
+) -> None:
+    side = verify.Side(verify.Result.FAILS, (), 1.0, output, {}, (), output)
+    cell = verify.Cell("p", "1", "t", side.result, side.result, 1.0, "now", "", (side, side))
+    assert [one.output for one in results.cleaned(cell).sides] == [kept] * 2, why
+    assert results.cleaned(results.cleaned(cell)) == results.cleaned(cell)
+
+
+def test_the_readme_says_what_the_results_say() -> None:
+    """Otherwise `make report`."""
+    page = readme.PAGE.read_text()
+    assert readme.renewed(page) == page
+
+
+def test_the_readme_of_other_results_would_say_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(matrix, "read", lambda folder: [])
+    text = readme.renewed(readme.PAGE.read_text())
+    assert f"**0 of {len(MATRIX.entries())}**" in text
+    assert "✓ |" not in text
