@@ -73,7 +73,7 @@ def test_explain_says_all_that_the_header_says(patch: series.Patch) -> None:
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.slug)
 def test_readme_names_the_symptom_and_the_releases(patch: series.Patch) -> None:
     affected = [number for number in known.releases() if patch.affects(number)]
-    row = next(line for line in README.splitlines() if re.search(rf"\| `{patch.slug}`.*\|", line))
+    row = next(line for line in README.splitlines() if re.search(rf" \| `{patch.slug}`.*\|", line))
     assert f"{affected[0]} to {affected[-1]}" in row
 
 
