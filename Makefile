@@ -78,7 +78,8 @@ results: setup
 
 report: setup
 	$(BIN)/python -m mrv2_fixes.maintain.readme
-	$(BIN)/mrv2 report --results results --plots docs/plots --output dist/report/index.html
+	$(BIN)/mrv2 report --results results --plots docs/plots \
+		--benchmarks benchmarks/results --output dist/report/index.html
 
 # SEED is the first; the same seeds give the same copies.
 mutation: setup

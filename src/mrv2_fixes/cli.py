@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # One more than there are cores: an engine also waits, for files and for its processes.
 WORKERS = (os.cpu_count() or 1) + 1
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -265,9 +266,8 @@ def audit(target: str | None, accept: Path | None, as_json: bool) -> int:
 
 @cli.command()
 @click.option("--results", type=click.Path(path_type=Path), default=Path("dist"), show_default=True)
-@click.option(
-    "--plots", metavar="FOLDER", type=click.Path(path_type=Path), help="With SVG files to show."
-)
+@click.option("--plots", metavar="FOLDER", type=FOLDER, help="SVG files to show.")
+@click.option("--benchmarks", metavar="FOLDER", type=FOLDER, help="Their results: NAME.json.")
 @click.option(
     "--output",
     metavar="FILE",
@@ -275,7 +275,7 @@ def audit(target: str | None, accept: Path | None, as_json: bool) -> int:
     default=Path("dist/report.html"),
     show_default=True,
 )
-def report(results: Path, plots: Path | None, output: Path) -> int:
+def report(results: Path, plots: Path | None, benchmarks: Path | None, output: Path) -> int:
     """What `mrv2 verify` has kept, as one page that needs nothing else.
 
     Exit status 1 when something that was run is not proven; the page is written all the same.
@@ -283,7 +283,7 @@ def report(results: Path, plots: Path | None, output: Path) -> int:
     from mrv2_fixes.report import matrix, page
 
     made = matrix.make(series.load(), matrix.read(results))
-    text = page.render(made, page.plots(plots, results) if plots else ())
+    text = page.render(made, page.plots(plots, benchmarks) if plots else ())
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(text, encoding="utf-8", newline="")
     unproven = made.entries(matrix.Proof.NOT_PROVEN, matrix.Proof.OLD)

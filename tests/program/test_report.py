@@ -184,7 +184,8 @@ SVG = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9" width="9" height="9">{title}'
     '<rect width="9" height="9" fill="#808080"/></svg>'
 )
-RESULT = {"date": "2026-11-30T21:00:00+00:00", "machine": {"cpu": "a processor", "cores": 2},
+RESULT = {"date": "2026-11-30T21:00:00+00:00",
+          "machine": {"cpu": "A processor", "cores": 2, "memory": 23.5}, "load": [3.5, 2, 1],
           "versions": {"python": "3.11.7"}, "figures": {"ratio": 1.5}}  # fmt: skip
 
 
@@ -198,7 +199,8 @@ def test_a_plot_stands_in_the_page_with_its_title_and_its_circumstances(tmp_path
     assert 'alt="bare one"' in text
     caption = text.partition("<figcaption>")[2].partition("</figcaption>")[0]
     assert "2026-11-30 21:00:00 UTC" in caption
-    assert "cpu a processor, cores 2" in " ".join(caption.split())
+    on = "A processor, 2 cores, 24 GiB, load 3.5, with python 3.11.7."
+    assert on in " ".join(caption.split())
 
 
 WRONG = [("plot.svg", "<svg", "no SVG"), ("plot.json", "[]", "not what a benchmark keeps")]

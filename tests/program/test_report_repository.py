@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +73,36 @@ def test_the_readme_says_what_the_results_say() -> None:
     """Otherwise `make report`."""
     page = readme.PAGE.read_text()
     assert readme.renewed(page) == page
+
+
+def test_the_readme_has_its_plot_and_every_number() -> None:
+    """Otherwise `make bench report`."""
+    assert {path.stem for path in readme.BENCHMARKS.glob("*.json")} >= set(readme.NUMBERS)
+    assert readme.PLOT.is_file()
+
+
+FIGURES = {
+    "metadata_cost": {"0.22.1": {"curves": [
+        {"backend": "FLEX_ATTENTION", "step": "target", "unit": "bytes", "max_model_len": [1, 2],
+         "growth": {"without": 9, "with": 9}},
+        {"backend": "FLEX_ATTENTION", "step": "draft", "unit": "bytes",
+         "max_model_len": [1024, 1048576], "growth": {"without": 1023.96, "with": 1.25}},
+    ]}},
+    "prepare_attn": {"0.24.0": {"prepare_attn; hybrid state, 0 drafts": {"ratio": 0.876}}},
+}  # fmt: skip
+
+
+def test_the_numbers_are_those_of_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, figures in FIGURES.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"figures": figures}))
+    monkeypatch.setattr(readme, "BENCHMARKS", tmp_path)
+    proven, draft, hybrid = readme.numbers(MATRIX)
+    assert f"**{len(MATRIX.entries(Proof.PROVEN))} of {len(MATRIX.entries())}**" in proven
+    assert "**1,024 times** the memory at a `max_model_len` of 1,048,576" in draft
+    assert "at 1,024, for one batch; with the series 1.25 times (0.22.1)" in draft
+    assert "**0.88 times**" in hybrid
 
 
 def test_the_readme_of_other_results_would_say_something_else(

@@ -2,19 +2,24 @@
 
     python -m mrv2_fixes.maintain.readme
 
-Read are the files in `results/`, which `make results` and `make bench` renew.
+Read are `results/`, which `make results` renews, and what `make bench` keeps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from mrv2_fixes import series
 from mrv2_fixes.maintain.results import FOLDER
 from mrv2_fixes.report import matrix
 from mrv2_fixes.report.matrix import MARKS, Matrix, Proof
 
-PAGE = series.load().root / "README.md"
+ROOT = series.load().root
+PAGE = ROOT / "README.md"
+BENCHMARKS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- made by `make report` -->\n", "<!-- as far as here -->\n"
 LEGEND = {
     "proven": "the fault is there without the patch, and not with it",
@@ -38,17 +43,60 @@ def table(made: Matrix) -> str:
     return f"{head}{rows}\n{legend}; blank: the code does not exist there.\n"
 
 
-def numbers(made: Matrix) -> Sequence[str]:
-    """The most telling ones, a sentence each."""
-    proven, wanted = made.entries(Proof.PROVEN), made.entries()
-    cells = [cell for entry in proven for cell in entry.cells]
-    releases = len({entry.release for entry in proven})
-    last = max((cell.date[:10] for cell in cells), default="never")
+def proven(made: Matrix) -> str:
+    """How much of what there is to prove is proven, in a sentence."""
+    entries = made.entries(Proof.PROVEN)
+    dates = [cell.date[:10] for entry in entries for cell in entry.cells]
+    last = f", last on {max(dates)}" if dates else ""
     return (
-        f"**{len(proven)} of {len(wanted)}** pairs of a patch and a release that needs it are "
-        f"proven on the real engine, on {releases} releases by {len(cells)} tests that fail "
-        f"without and pass with it (last run {last}).",
+        f"**{len(entries)} of {len(made.entries())}** pairs of a patch and a release that needs it "
+        f"are proven on the real engine{last}."
     )
+
+
+def draft_step(figures: Mapping[str, Any]) -> str:
+    """How the metadata of a draft step grow with `max_model_len`, in a sentence."""
+    release = "0.22.1"
+    wanted = {"backend": "FLEX_ATTENTION", "step": "draft", "unit": "bytes"}
+    one = next(one for one in figures[release]["curves"] if wanted.items() <= one.items())
+    first, last = one["max_model_len"][0], one["max_model_len"][-1]
+    without, with_ = one["growth"]["without"], one["growth"]["with"]
+    return (
+        f"FlexAttention's metadata of a draft step take **{without:,.4g} times** the memory at a "
+        f"`max_model_len` of {last:,} that they take at {first:,}, for one batch; with the series "
+        f"{with_:,.4g} times ({release})."
+    )
+
+
+def hybrid_step(figures: Mapping[str, Any]) -> str:
+    """What `prepare_attn` of a hybrid model takes with the series, in a sentence."""
+    release = "0.24.0"
+    ratio = figures[release]["prepare_attn; hybrid state, 0 drafts"]["ratio"]
+    return (
+        f"`prepare_attn` of a hybrid model without drafts takes **{ratio:.2f} times** as long with "
+        f"the series as without ({release})."
+    )
+
+
+NUMBERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "metadata_cost": draft_step,
+    "prepare_attn": hybrid_step,
+}
+"""Name of a benchmark's result to what is told of its figures."""
+PLOT = ROOT / "docs" / "plots" / "metadata_cost.svg"
+
+
+def numbers(made: Matrix) -> Sequence[str]:
+    """The most telling ones, a sentence each; nothing of a benchmark that was not run."""
+    kept = {name: BENCHMARKS / f"{name}.json" for name in NUMBERS}
+    return [
+        proven(made),
+        *(
+            NUMBERS[name](msgspec.json.decode(path.read_bytes())["figures"])
+            for name, path in kept.items()
+            if path.is_file()
+        ),
+    ]
 
 
 def renewed(page: str) -> str:
@@ -57,7 +105,9 @@ def renewed(page: str) -> str:
     _, _, after = rest.partition(END)
     made = matrix.make(series.load(), matrix.read(FOLDER))
     points = "".join(f"- {sentence}\n" for sentence in numbers(made))
-    return f"{before}{BEGIN}\n{points}\n{table(made)}\n{END}{after}"
+    title = "What a step's metadata cost by max_model_len, without the series and with it"
+    plot = f"![{title}]({PLOT.relative_to(ROOT).as_posix()})\n\n" if PLOT.is_file() else ""
+    return f"{before}{BEGIN}\n{points}\n{plot}{table(made)}\n{END}{after}"
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
     python -m mrv2_fixes.maintain.results
 
-That is lines of vLLM, and folders of the machine. Of a traceback the places stay, the exception, and
-what our own tests say there.
+That is lines of vLLM, and folders of the machine. Of a traceback the places stay, the exception,
+and what our own tests say there.
 """
 
 from __future__ import annotations

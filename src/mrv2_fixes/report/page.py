@@ -19,16 +19,31 @@ from mrv2_fixes.report.matrix import MARKS, Matrix, Proof
 # Control characters that a browser would not show, without tab and line feed.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
+# Whatever a plot's text was drawn in, on the page it is that of the page's text.
+TEXT = (
+    b"<style>text { fill: #1b1f24 !important }"
+    b"@media (prefers-color-scheme: dark) { text { fill: #e4e8ec !important } }</style></svg>"
+)
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What a benchmark ran on. cpu: the processor's name. memory: in GiB."""
+
+    cpu: str
+    cores: int
+    memory: float
+
 
 class Benchmark(msgspec.Struct, frozen=True):
     """What a benchmark's result says of its circumstances.
 
-    date: ISO 8601. machine: what it ran on. versions: of what took part.
+    date: ISO 8601. versions: of what took part. load: averages of 1, 5 and 15 minutes.
     """
 
     date: str
-    machine: dict[str, str | float]
+    machine: Machine
     versions: dict[str, str]
+    load: tuple[float, ...] = ()
 
 
 class Plot(msgspec.Struct, frozen=True):
@@ -42,28 +57,35 @@ class Plot(msgspec.Struct, frozen=True):
     benchmark: Benchmark | None
 
 
-def plots(folder: Path, results: Path) -> list[Plot]:
+def plots(folder: Path, results: Path | None) -> list[Plot]:
     """Every SVG of a folder, by name. The result of NAME.svg is NAME.json of the folder `results`.
 
     Raises TargetUnusable for a file that is no SVG, and for a result of another form.
     """
-    return [_plot(path, results / f"{path.stem}.json") for path in sorted(folder.glob("*.svg"))]
+    return [
+        _plot(path, results / f"{path.stem}.json" if results else None)
+        for path in sorted(folder.glob("*.svg"))
+    ]
 
 
-def _plot(path: Path, result: Path) -> Plot:
+def _plot(path: Path, result: Path | None) -> Plot:
     content = path.read_bytes()
     try:
         root = ElementTree.fromstring(content)
-        benchmark = (
-            msgspec.json.decode(result.read_bytes(), type=Benchmark) if result.is_file() else None
-        )
     except ElementTree.ParseError as error:
         raise TargetUnusable(f"{path}: no SVG ({error}): `make plots` makes it anew") from error
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    benchmark = _benchmark(result) if result and result.is_file() else None
+    title = root.findtext(".//{http://www.w3.org/2000/svg}title") or path.stem.replace("-", " ")
+    shown = base64.b64encode(TEXT.join(content.rsplit(b"</svg>", 1))).decode()
+    return Plot(f"data:image/svg+xml;base64,{shown}", title, benchmark)
+
+
+def _benchmark(result: Path) -> Benchmark:
+    try:
+        return msgspec.json.decode(result.read_bytes(), type=Benchmark)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeError) as error:
         way = "`make bench` makes it anew"
         raise TargetUnusable(f"{result}: not what a benchmark keeps ({error}): {way}") from error
-    title = root.findtext(".//{http://www.w3.org/2000/svg}title") or path.stem.replace("-", " ")
-    return Plot(f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}", title, benchmark)
 
 
 def environments(cells: Sequence[verify.Cell]) -> dict[str, dict[str, str]]:
