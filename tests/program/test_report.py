@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -154,6 +156,16 @@ def test_the_page_shows_the_matrix_and_how_each_proof_was_seen() -> None:
         assert part in shown[1]
 
 
+def test_the_page_tells_a_reader_by_ear_what_is_what() -> None:
+    text = written(every())
+    assert '<html lang="en">' in text
+    assert re.search(r"<title>[^<]+</title>", text)
+    assert not re.search(r"<th(?! scope=)\b", text)
+    assert set(re.findall(r'aria-labelledby="([^"]+)"', text)) <= set(
+        re.findall(r'id="([^"]+)"', text)
+    )
+
+
 def test_a_cell_that_is_old_says_how_to_run_it_anew() -> None:
     text = written([FIRST, OLD])
     assert f"mrv2 verify {RELEASE} --patch {SEVERAL.slug}" in text
@@ -197,6 +209,10 @@ def test_a_plot_stands_in_the_page_with_its_title_and_its_circumstances(tmp_path
     assert text.count('src="data:image/svg+xml;base64,') == 2
     assert 'alt="Seconds &lt; files"' in text
     assert 'alt="bare one"' in text
+    # and its text is that of the page, in both schemes
+    shown = base64.b64decode(re.findall(r"base64,([^\"]+)", text)[0]).decode()
+    assert ElementTree.fromstring(shown).findtext("{*}title") == "Seconds < files"
+    assert "prefers-color-scheme: dark" in shown
     caption = text.partition("<figcaption>")[2].partition("</figcaption>")[0]
     assert "2026-11-30 21:00:00 UTC" in caption
     on = "A processor, 2 cores, 24 GiB, load 3.5, with python 3.11.7."
@@ -258,27 +274,23 @@ def test_without_results_the_command_says_in_one_line_what_to_run(
 
 
 @pytest.fixture(scope="module")
-def looked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], dict[int, dict[str, Any]]]:
-    """What Chromium sees of a page with every word, in a scheme: dark, or light."""
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with every word, a plot, and what must not be run."""
     scratch = tmp_path_factory.mktemp("page")
     (scratch / "plot.svg").write_text(SVG.format(title=""))
     (scratch / "plot.json").write_text(json.dumps(RESULT))
     cells = [one for one in every() if one.release != "0.23.0"]
     cells[0] = msgspec.structs.replace(cells[0], without=Result.PASSES)
     cells[-1] = msgspec.structs.replace(cells[-1], digest="0" * 64)
-    hostile = [
-        cell(output=f"{HOSTILE}\n{'x' * 2000}", test=test, release="0.21.0") for test in TESTS
-    ]
-    text = written([*cells, *hostile], page.plots(scratch, scratch))
+    cells += [cell(output=f"{HOSTILE}\n{'x' * 2000}", release="0.22.0", test=one) for one in TESTS]
+    text = written(cells, page.plots(scratch, scratch))
     (scratch / "page.html").write_text(text, encoding="utf-8")
-    return lambda dark: browser.look(scratch / "page.html", scratch, dark=dark)
+    return scratch / "page.html"
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_a_browser_shows_it_in_any_light_and_width(
-    looked: Callable[[bool], dict[int, dict[str, Any]]], dark: bool
-) -> None:
-    for width, seen in looked(dark).items():
+def test_a_browser_shows_it_in_any_light_and_width(whole: Path, tmp_path: Path, dark: bool) -> None:
+    for width, seen in browser.look(whole, tmp_path, dark=dark).items():
         assert (max(seen["ground"]) < 64) is dark
         assert seen["contrast"][0] >= browser.CONTRAST, seen["contrast"]
         assert seen["over"] <= 0, f"at {width} the page is wider than the window"
@@ -288,3 +300,14 @@ def test_a_browser_shows_it_in_any_light_and_width(
         assert seen["marked"] is None, "something that was printed was run"
         assert seen["fetched"] == []
         assert seen["images"] == [9], "the plot does not show"
+
+
+def test_the_page_lets_no_script_run_and_loads_nothing(whole: Path, tmp_path: Path) -> None:
+    """Should something of what was printed ever get in as it is."""
+    text = whole.read_text(encoding="utf-8")
+    (tmp_path / "mark.js").write_text("window.marked = 'loaded'")
+    smuggled = '<script>window.marked = 1</script><script src="mark.js"></script></main>'
+    (tmp_path / "page.html").write_text(text.replace("</main>", smuggled), encoding="utf-8")
+    for seen in browser.look(tmp_path / "page.html", tmp_path, dark=False).values():
+        assert seen["scripts"] == 2
+        assert seen["marked"] is None
