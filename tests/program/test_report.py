@@ -280,9 +280,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (scratch / "plot.svg").write_text(SVG.format(title=""))
     (scratch / "plot.json").write_text(json.dumps(RESULT))
     cells = [one for one in every() if one.release != "0.23.0"]
-    cells[0] = msgspec.structs.replace(cells[0], without=Result.PASSES)
+    cells[-2] = msgspec.structs.replace(cells[-2], without=Result.PASSES)
     cells[-1] = msgspec.structs.replace(cells[-1], digest="0" * 64)
-    cells += [cell(output=f"{HOSTILE}\n{'x' * 2000}", release="0.22.0", test=one) for one in TESTS]
+    cells += [cell(output=f"{HOSTILE}\n{'x' * 2000}", release="0.21.0", test=one) for one in TESTS]
     text = written(cells, page.plots(scratch, scratch))
     (scratch / "page.html").write_text(text, encoding="utf-8")
     return scratch / "page.html"
