@@ -84,9 +84,9 @@ def test_the_readme_has_its_plot_and_every_number() -> None:
 
 FIGURES = {
     "metadata_cost": {"0.22.1": {"curves": [
-        {"backend": "FLEX_ATTENTION", "step": "target", "unit": "bytes", "max_model_len": [1, 2],
-         "growth": {"without": 9, "with": 9}},
-        {"backend": "FLEX_ATTENTION", "step": "draft", "unit": "bytes",
+        {"backend": "TRITON_MLA", "step": "decode of a draft", "unit": "bytes",
+         "max_model_len": [1, 2], "growth": {"without": 9, "with": 9}},
+        {"backend": "TRITON_MLA", "step": "decode of a draft", "unit": "programs",
          "max_model_len": [1024, 1048576], "growth": {"without": 1023.96, "with": 1.25}},
     ]}},
     "prepare_attn": {"0.24.0": {"prepare_attn; hybrid state, 0 drafts": {"ratio": 0.876}}},
@@ -101,7 +101,7 @@ def test_the_numbers_are_those_of_the_results(
     monkeypatch.setattr(readme, "BENCHMARKS", tmp_path)
     proven, draft, hybrid = readme.numbers(MATRIX)
     assert f"**{len(MATRIX.entries(Proof.PROVEN))} of {len(MATRIX.entries())}**" in proven
-    assert "**1,024 times** the memory at a `max_model_len` of 1,048,576" in draft
+    assert "**1,024 times** the programs at a `max_model_len` of 1,048,576" in draft
     assert "at 1,024, for one batch; with the series 1.25 times (0.22.1)" in draft
     assert "**0.88 times**" in hybrid
 

@@ -55,16 +55,16 @@ def proven(made: Matrix) -> str:
 
 
 def draft_step(figures: Mapping[str, Any]) -> str:
-    """How the metadata of a draft step grow with `max_model_len`, in a sentence."""
+    """How a draft step's decode grows with `max_model_len`, in a sentence."""
     release = "0.22.1"
-    wanted = {"backend": "FLEX_ATTENTION", "step": "draft", "unit": "bytes"}
+    wanted = {"backend": "TRITON_MLA", "step": "decode of a draft", "unit": "programs"}
     one = next(one for one in figures[release]["curves"] if wanted.items() <= one.items())
     first, last = one["max_model_len"][0], one["max_model_len"][-1]
     without, with_ = one["growth"]["without"], one["growth"]["with"]
     return (
-        f"FlexAttention's metadata of a draft step take **{without:,.4g} times** the memory at a "
-        f"`max_model_len` of {last:,} that they take at {first:,}, for one batch; with the series "
-        f"{with_:,.4g} times ({release})."
+        f"A draft step's decode with Triton MLA launches **{without:,.4g} times** the programs at "
+        f"a `max_model_len` of {last:,} that it launches at {first:,}, for one batch; with the "
+        f"series {with_:,.4g} times ({release})."
     )
 
 
@@ -106,7 +106,8 @@ def renewed(page: str) -> str:
     made = matrix.make(series.load(), matrix.read(FOLDER))
     points = "".join(f"- {sentence}\n" for sentence in numbers(made))
     title = "What a step's metadata cost by max_model_len, without the series and with it"
-    plot = f"![{title}]({PLOT.relative_to(ROOT).as_posix()})\n\n" if PLOT.is_file() else ""
+    source = PLOT.relative_to(ROOT).as_posix()
+    plot = f'<img src="{source}" alt="{title}" width="480">\n\n' if PLOT.is_file() else ""
     return f"{before}{BEGIN}\n{points}\n{plot}{table(made)}\n{END}{after}"
 
 

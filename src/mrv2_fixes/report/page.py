@@ -75,7 +75,7 @@ def _plot(path: Path, result: Path | None) -> Plot:
     except ElementTree.ParseError as error:
         raise TargetUnusable(f"{path}: no SVG ({error}): `make plots` makes it anew") from error
     benchmark = _benchmark(result) if result and result.is_file() else None
-    title = root.findtext(".//{http://www.w3.org/2000/svg}title") or path.stem.replace("-", " ")
+    title = root.findtext(".//{http://www.w3.org/2000/svg}title") or re.sub("[-_]", " ", path.stem)
     shown = base64.b64encode(TEXT.join(content.rsplit(b"</svg>", 1))).decode()
     return Plot(f"data:image/svg+xml;base64,{shown}", title, benchmark)
 
