@@ -19,6 +19,12 @@ TIMEOUT = 120.0
 """Seconds for a scenario; the slowest takes a quarter of it on two slow cores."""
 
 
+def patches(patched: str) -> tuple[series.Patch, ...]:
+    """What is in beside the check: the core, all, or none."""
+    every = series.load()
+    return {"none": (), "core": every.core, "all": every.patches}[patched]
+
+
 def applicable(release: str) -> list[str]:
     """The scenarios that boot on a release."""
     return [name for name, scenario in SCENARIOS.items() if release in scenario.boots.releases]
@@ -75,10 +81,8 @@ def run(
 
 def checked(environment: engine.Environment, patched: str) -> Mapping[str, bytes]:
     """The files that differ from the release's, with patches and the check in."""
-    every = series.load()
-    chosen = {"none": (), "core": every.core, "all": every.patches}[patched]
-    patches = dict.fromkeys([*chosen, every.patch(CHECK)])
+    chosen = dict.fromkeys([*patches(patched), series.load().patch(CHECK)])
     files = folder.read(environment.site_packages).files
-    made = plan.make(list(patches), files, version=environment.release)
+    made = plan.make(list(chosen), files, version=environment.release)
     made.check(environment.release)
     return made.after

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from mrv2_fixes import series
 from mrv2_fixes.maintain import findings
 from tests.contract import survey
 from tests.contract.__main__ import RELEASES, main
@@ -23,11 +24,16 @@ Cell = tuple[str, str, str]
 
 
 class Told(NamedTuple):
-    """A row of "Seen by running", with the cells of the survey that its section runs."""
+    """A row of "Seen by running", with what its section names and runs.
 
+    patches: those that the section names. cells: what its commands run.
+    """
+
+    section: str
     of: str
     field: str
     releases: tuple[str, ...]
+    patches: set[str]
     cells: list[Cell]
 
 
@@ -55,11 +61,19 @@ def cells(text: str) -> list[Cell]:
     ]
 
 
+def slugs(text: str) -> set[str]:
+    """The patches that a text names."""
+    return {patch.slug for patch in series.load().patches if f"`{patch.slug}`" in text}
+
+
 def told() -> list[Told]:
     """Every row of the findings that were seen by running."""
     text = PAGES[0].read_text().partition("\n## Seen by running\n")[2].partition("\n## ")[0]
     return [
-        Told(of, field, tuple(releases.split(", ")), cells(section))
+        Told(
+            *(section.partition("\n")[0], of, field, tuple(releases.split(", "))),
+            *(slugs(section), cells(section)),
+        )
         for section in text.split("\n### ")
         for of, field, releases in re.findall(
             r"^\| (target|draft) \| `(.*?)` \| (.*?) \|", section, re.MULTILINE
@@ -84,25 +98,46 @@ def test_commands_are_those_that_other_tests_run(page: Path) -> None:
     assert all(name in survey.applicable(release) for release, _, name in cells(text))
 
 
-@pytest.mark.parametrize("one", KNOWN, ids=lambda one: f"{one.of}-{one.field}-{one.releases}")
-def test_each_breach_that_the_survey_knows_is_told_with_what_shows_it(one: Known) -> None:
-    (row,) = (
+def rows_of(one: Known) -> list[Told]:
+    """Where the page tells of a breach: with a command that shows it."""
+    return [
         row
         for row in told()
         if (row.of, row.field) == (one.of, one.field)
         and any(one in known(*cell) for cell in row.cells)
-    )
+    ]
+
+
+@pytest.mark.parametrize("one", KNOWN, ids=lambda one: f"{one.of}-{one.field}-{one.releases}")
+def test_each_breach_that_the_survey_knows_is_told_with_what_shows_it(one: Known) -> None:
+    (row,) = rows_of(one)
     held = {
         release
         for (release, patched), names in RUNS.items()
         if any(one in known(release, patched, name) for name in names)
     }
     assert held <= set(row.releases)
-    assert all(release in RELEASES and release in one.releases for release in row.releases)
+    assert set(row.releases) <= set(RELEASES)
+    assert all(one.concerns(release, one.scenarios[0]) for release in row.releases)
+
+
+def test_a_section_names_the_patches_that_mend_what_it_tells_and_no_other() -> None:
+    mend: dict[str, set[str]] = {row.section: set() for row in told()}
+    for one in KNOWN:
+        for row in rows_of(one):
+            mend[row.section] |= {one.mended_by} - {""}
+    assert {row.section: row.patches for row in told()} == mend
 
 
 def test_nothing_else_is_told_to_have_been_seen() -> None:
     assert len(told()) == len(KNOWN)
+
+
+@pytest.mark.parametrize("patch", series.load().patches, ids=lambda patch: patch.slug)
+def test_the_readme_names_the_releases_that_a_patch_affects(patch: series.Patch) -> None:
+    rows = re.findall(rf"^\| .*\| `{patch.slug}`.*\| (.*) \|$", README.read_text(), re.MULTILINE)
+    affected = {release: patch for release in findings.releases() if patch.affects(release)}
+    assert rows == [findings.spans(affected, findings.releases())]
 
 
 @pytest.mark.releases
