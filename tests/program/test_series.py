@@ -15,7 +15,6 @@ from mrv2_fixes.errors import SeriesError
 
 ROOT = series.root()
 PATCHES = series.load().patches
-README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 @pytest.fixture
@@ -68,13 +67,6 @@ def test_explain_says_all_that_the_header_says(patch: series.Patch) -> None:
     text = printing.explanation(patch)
     for said in (patch.slug, patch.header.title, patch.header.origin, *patch.header.touches):
         assert said in text
-
-
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.slug)
-def test_readme_names_the_symptom_and_the_releases(patch: series.Patch) -> None:
-    affected = [number for number in known.releases() if patch.affects(number)]
-    row = next(line for line in README.splitlines() if re.search(rf" \| `{patch.slug}`.*\|", line))
-    assert f"{affected[0]} to {affected[-1]}" in row
 
 
 def test_added_files_are_within_what_the_package_ships() -> None:
