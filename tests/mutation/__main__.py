@@ -1,7 +1,8 @@
 """Judge many mutants, in two processes, and print what came of each kind.
 
-    python -m tests.mutation COUNT [FIRST] [RELEASE …]   COUNT of each touched file, from seed FIRST
-    python -m tests.mutation show RELEASE FILE SEED      the change, the states, and what is wrong
+    python -m tests.mutation COUNT [FIRST] [RELEASE …] [FILE …]   COUNT of each touched file, or of
+                                                        those named, from seed FIRST
+    python -m tests.mutation show RELEASE FILE SEED     the change, the states, and what is wrong
 
 Exit status 1 when one is judged wrong.
 """
@@ -52,16 +53,17 @@ def _judged(task: Task) -> tuple[Task, tuple[str, ...], mutants.Verdict]:
     return task, one.kinds, mutants.judge(one, oracle.PATCHES)
 
 
-def _tasks(count: int, first: int, releases: list[str]) -> Iterator[Task]:
+def _tasks(count: int, first: int, releases: list[str], paths: list[str]) -> Iterator[Task]:
     for seed in range(first, first + count):
         for release in releases:
             for path in mutants.touched(_files(release)):
-                yield release, path, seed
+                if not paths or path in paths:
+                    yield release, path, seed
 
 
-def many(count: int, first: int, releases: list[str]) -> int:
+def many(count: int, first: int, releases: list[str], paths: list[str]) -> int:
     """Judge them and print the table; the number of those that are judged wrong."""
-    tasks = list(_tasks(count, first, releases))
+    tasks = list(_tasks(count, first, releases, paths))
     table: Counter[tuple[str, str, str, str]] = Counter()
     bad = 0
     began = time.monotonic()
@@ -107,14 +109,20 @@ def _diff(old: bytes, new: bytes) -> None:
     print(*lines, sep="\n")
 
 
+def _path(name: str) -> str:
+    return name if name.startswith("vllm/") else PACKAGE + name
+
+
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["show"]:
-        show(arguments[1], PACKAGE + arguments[2].removeprefix(PACKAGE), int(arguments[3]))
+        show(arguments[1], _path(arguments[2]), int(arguments[3]))
         return 0
     count, first = int(arguments[0]), int(arguments[1]) if arguments[1:] else 0
     numbers = list(known.releases())
     newer = numbers[numbers.index(FIRST_RELEASE) :]
-    return 1 if many(count, first, arguments[2:] or newer) else 0
+    releases = [one for one in arguments[2:] if one in numbers]
+    paths = [_path(one) for one in arguments[2:] if one not in numbers]
+    return 1 if many(count, first, releases or newer, paths) else 0
 
 
 if __name__ == "__main__":

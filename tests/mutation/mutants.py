@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from mrv2_fixes import known, plan, series
 from mrv2_fixes.plan import State
 
-from . import kinds, oracle
+from . import kinds, oracle, subjects
 from .kinds import HARMLESS, KINDS, Change
 from .source import METHODS, Source, Spot
-from .world import CONTRACT, PACKAGE
+from .world import PACKAGE
 
+SPECULATORS = [
+    f"{PACKAGE}spec_decode/{name}speculator.py"
+    for name in ("", "autoregressive/", "target_dependent_ar/")
+]
 # The files that the edits look at, by the releases that have them.
-TOUCHED = {
-    "model_states/mamba_hybrid.py",
-    "model_states/default.py",
-    "spec_decode/eagle/speculator.py",
-    "spec_decode/speculator.py",
-    "spec_decode/autoregressive/speculator.py",
-    "spec_decode/target_dependent_ar/speculator.py",
-    "attn_utils.py",
-    "model_states/encoder_only.py",
-}
+TOUCHED = [
+    *(subjects.HYBRID, subjects.DEFAULT, subjects.UTILS, subjects.ENCODER),
+    *(subjects.EAGLE, *SPECULATORS, subjects.DFLASH, subjects.PLAIN, subjects.STANDALONE),
+    *(subjects.RUNNER, subjects.SCHEDULER, subjects.GDN),
+]
 TRIES = 40
+CORE = [oracle.BATCH, oracle.FORWARD, oracle.GATE]
 
 
 @dataclass(frozen=True)
@@ -60,18 +60,16 @@ class Verdict:
 
 def touched(files: Mapping[str, bytes]) -> list[str]:
     """The files of a release to change."""
-    return sorted(PACKAGE + name for name in TOUCHED if PACKAGE + name in files)
+    return sorted(path for path in TOUCHED if path in files)
 
 
 def mutant(release: str, files: Mapping[str, bytes], path: str, seed: int) -> Mutant:
     """The changed release of that seed; the same each time."""
     rng = random.Random(f"{release} {path} {seed}")
-    folder = "/".join(path.split("/")[:5]) + "/"
-    near = {
-        name: text
-        for name, text in files.items()
-        if name.startswith(folder) or name == f"{PACKAGE}attn_utils.py"
-    }
+    states, drafts = (f"{PACKAGE}{name}/" for name in ("model_states", "spec_decode"))
+    folder = drafts if path.startswith(drafts) else states
+    beside = [subjects.UTILS, path, *([subjects.GDN] if folder == states else [])]
+    near = {name: text for name, text in files.items() if name.startswith(folder) or name in beside}
     done, text = _start(release, files, path, rng)
     names: dict[str, str] = {}
     wanted = len(done) + rng.choices([1, 2, 3], [6, 3, 1])[0]
@@ -96,23 +94,25 @@ def mutant(release: str, files: Mapping[str, bytes], path: str, seed: int) -> Mu
         done.append(chosen.__name__)
         text = change.text
         names.update(change.names)
-        beside = {f"{path.rpartition('/')[0]}/{name}": new for name, new in change.beside.items()}
-        near.update((name, new.encode()) for name, new in beside.items())
-    if path == oracle.ENCODER and {"applied", "half_applied", "metadata_checked"} & {*done}:
+        added = {f"{path.rpartition('/')[0]}/{name}": new for name, new in change.beside.items()}
+        near.update((name, new.encode()) for name, new in added.items())
+    if path == subjects.ENCODER and {"applied", "half_applied", "metadata_checked"} & {*done}:
         # Its other half is in too.
-        (outcome,) = known.releases()[release].outcomes[oracle.UTILS].values()
-        near[oracle.UTILS] = outcome.of(files[oracle.UTILS])
+        (outcome,) = known.releases()[release].outcomes[subjects.UTILS].values()
+        near[subjects.UTILS] = outcome.of(files[subjects.UTILS])
     near.pop(path)
-    module = CONTRACT.rpartition(".")[2].encode()
-    if any(module in one for one in (text.encode(), near.get(oracle.UTILS, b""))):
-        near |= series.load().patch(oracle.CHECK).modules()
+    for patch in oracle.PATCHES:
+        for name, module in patch.modules().items():
+            imported = name.rpartition("/")[2].removesuffix(".py").encode()
+            if any(imported in one for one in (text.encode(), near.get(subjects.UTILS, b""))):
+                near[name] = module
     near[names.get(path, path)] = text.encode()
     return Mutant(release, path, seed, tuple(done), near, names)
 
 
 def _groups(spot: Spot) -> list[str]:
     """The groups of kinds to choose from; half of the changes are of the place's own group."""
-    own = "function" if spot.class_ is None else "metadata" if spot.path == oracle.ENCODER else ""
+    own = "function" if spot.class_ is None else "metadata" if spot.path == subjects.ENCODER else ""
     common = [group for group in sorted(KINDS) if group not in ("function", "metadata")]
     return [*common, *([own] * len(common) if own else [])]
 
@@ -121,8 +121,7 @@ def _start(
     release: str, files: Mapping[str, bytes], path: str, rng: random.Random
 ) -> tuple[list[str], str]:
     """The file as published, or with what patches make of it, in whole or in part."""
-    recorded = known.releases()[release].outcomes.get(path, {}).values()
-    outcomes = [one for one in recorded if oracle.RIGHT.keys() >= {*one.patches}]
+    outcomes = [*known.releases()[release].outcomes.get(path, {}).values()]
     if not outcomes or rng.random() < 0.7:
         return [], files[path].decode()
     outcome = rng.choice(outcomes)
@@ -172,8 +171,11 @@ def _concerned(path: str) -> Collection[str]:
     if path in oracle.RIGHT[oracle.CHECK]:
         return [oracle.CHECK]
     if "spec_decode" in path:
-        return [oracle.BATCH]
-    return [oracle.BATCH, oracle.FORWARD, oracle.GATE]
+        return [oracle.BATCH, oracle.DRAFT_BOUND, oracle.DRAFT_MODEL]
+    if path in (subjects.RUNNER, subjects.SCHEDULER):
+        return [oracle.ORDER if path == subjects.RUNNER else oracle.PLACEHOLDERS]
+    states = [oracle.SLOT, oracle.FIRST]
+    return [oracle.FIRST] if path == subjects.GDN else [*CORE, *states]
 
 
 def group(name: str) -> str:

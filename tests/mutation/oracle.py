@@ -1,7 +1,7 @@
 """Whether a plan is right, judged by running the code before and after it.
 
 The plan says of each patch what it is to the code. What that means is said once more here, as what
-`build_attn_metadata` is given for a table of batches, and nothing of `mrv2_fixes.edit` is used.
+the code hands on for a table of cases, and nothing of `mrv2_fixes.edit` is used.
 """
 
 from __future__ import annotations
@@ -9,249 +9,46 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from mrv2_fixes import plan, series
 from mrv2_fixes.plan import State
 
-from .world import METADATA, PACKAGE, Lengths, Longest, Thing, World, key
+from .subjects import (
+    ADD_REQUEST,
+    DECODES,
+    DEFAULT,
+    DFLASH,
+    DRAFTS,
+    EAGLE,
+    ENCODER,
+    HYBRID,
+    INDEX,
+    MAX_MODEL_LEN,
+    PLAIN,
+    RUNNER,
+    SCHEDULER,
+    STANDALONE,
+    SUBJECTS,
+    UTILS,
+    Case,
+    Files,
+    Names,
+    Seen,
+    behaviour,
+)
+from .world import Array, Longest, key
 
 BATCH, FORWARD, GATE = (patch.slug for patch in series.load().core)
+DRAFT_BOUND = "forward-draft-seq-lens-cpu-upper-bound"
+DRAFT_MODEL = "draft-model-metadata-bounds"
+SLOT = "reset-accepted-tokens-on-slot-reuse"
+FIRST = "one-token-prompt-is-a-prefill"
+ORDER = "decodes-before-short-prefills"
+PLACEHOLDERS = "no-placeholder-drafts-on-first-tokens"
 CHECK = "check-attn-metadata"
-HYBRID = PACKAGE + "model_states/mamba_hybrid.py"
-DEFAULT = PACKAGE + "model_states/default.py"
-EAGLE = PACKAGE + "spec_decode/eagle/speculator.py"
-UTILS = PACKAGE + "attn_utils.py"
-ENCODER = PACKAGE + "model_states/encoder_only.py"
-# The maximum of the model; one batch is so near it that the draft steps would go beyond.
-MAX_MODEL_LEN = 1000
-STEPS = 3
-PARAMETERS = [
-    *("num_reqs", "num_tokens", "query_start_loc_gpu", "query_start_loc_cpu", "max_query_len"),
-    *("seq_lens", "max_seq_len", "block_tables", "slot_mappings", "kv_cache_config"),
-]
-# What `set_attn` and `load_model` give a speculator.
-GIVEN_LATER = ["draft_attn_layer_names", "attn_groups", "kv_cache_config", "block_tables", "model"]
-
-Files = Mapping[str, bytes]
-Names = Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call, or for a speculator one after the other with `lengths` in turn.
-
-    lengths: of each row, padding rows last; two rows are real.
-    """
-
-    lengths: tuple[tuple[int, ...], ...]
-    capture: bool = False
-    full: bool = False
-    speculative: int = 0
-    drafts: bool = False
-
-    def longest(self, lengths: tuple[int, ...]) -> int:
-        return max(lengths if self.full else lengths[:2])
-
-
-# The padding rows are not 0 as in vLLM, so that it shows how many rows are looked at.
-SHORT, LONG = (7, 35, 50, 0), (12, 999, 3, 0)
-STATES = [
-    Case((SHORT,)),
-    Case((LONG,), full=True),
-    Case((SHORT,), full=True),
-    Case((SHORT,), capture=True),
-    Case((SHORT,), capture=True, full=True, speculative=STEPS),
-    Case((SHORT,), speculative=STEPS),
-    Case((LONG,), speculative=STEPS, drafts=True),
-    Case((SHORT,), full=True, speculative=STEPS, drafts=True),
-]
-# Before the first batch, then longer and shorter ones; and with a single step there is no decode.
-DRAFTS = [
-    Case((), speculative=STEPS),
-    Case((SHORT, LONG, (4, 3, 0, 0)), speculative=STEPS),
-    Case((LONG, SHORT), speculative=1),
-]
-BUILDS = [Case((SHORT,)), Case((SHORT,), capture=True)]
-
-
-@dataclass
-class Seen:
-    """What one case was seen to do.
-
-    given: what each call of `build_attn_metadata` got, or each builder. did: the notes of the
-    Things, and what was raised. bound: the batch's own. checked: what the check is to get, but for
-    the metadata. model, speculative: what the object takes for the model's maximum and the number
-    of speculative tokens.
-    limit: the speculator's `draft_max_seq_len` before the first batch. limits: what it is to be for
-    a batch, by what the speculator then takes for the steps and the model's maximum.
-    """
-
-    given: list[dict[str, Any]] = field(default_factory=list)
-    did: list[Any] = field(default_factory=list)
-    raised: str = ""
-    model: object = MAX_MODEL_LEN
-    speculative: object = 0
-    limits: dict[tuple[int, ...], int] = field(default_factory=dict)
-    limit: object = None
-    bound: object = None
-    checked: Any = None
-
-
-def _config(log: list[Any], speculative: int) -> Thing:
-    return Thing(
-        log,
-        "vllm_config",
-        num_speculative_tokens=speculative,
-        model_config=Thing(log, "model_config", max_model_len=MAX_MODEL_LEN, is_mm_prefix_lm=False),
-        speculative_config=Thing(log, "speculative_config", num_speculative_tokens=speculative),
-    )
-
-
-def _batch(log: list[Any], case: Case, lengths: tuple[int, ...]) -> Thing:
-    drafts = Thing(log, "num_draft_tokens_per_req") if case.drafts else None
-    return Thing(
-        log,
-        "input_batch",
-        num_reqs=2,
-        num_reqs_after_padding=4,
-        num_tokens=9,
-        num_tokens_after_padding=16,
-        seq_lens_cpu_upper_bound=Lengths(log, lengths),
-        num_draft_tokens_per_req=drafts,
-        max_query_len=None,
-        prefill_runs_as_decode_np=None,
-    )
-
-
-def _things(log: list[Any], names: str) -> list[Thing]:
-    return [Thing(log, name) for name in names.split()]
-
-
-def _state(path: str, owner: str) -> Callable[[World, Names, Case, Seen], None]:
-    method = "prepare_attn"
-
-    def run(world: World, names: Names, case: Case, seen: Seen) -> None:
-        log = world.log
-        module = world.module(path.removesuffix(".py").replace("/", "."))
-        made = getattr(module, names.get(owner, owner))
-        state = made(_config(log, case.speculative), Thing(log, "model"), None, Thing(log, "gpu"))
-        del log[:], world.builds[:]
-        modes = world.module("vllm.config.compilation").CUDAGraphMode
-        batch = _batch(log, case, case.lengths[0])
-        seen.model = getattr(state, "max_model_len", MAX_MODEL_LEN)
-        config = getattr(state, "vllm_config", None)
-        seen.speculative = getattr(config, "num_speculative_tokens", case.speculative)
-        seen.bound = key(batch.seq_lens_cpu_upper_bound)
-        arguments = [
-            batch,
-            modes.FULL if case.full else modes.NONE,
-            *_things(log, "block_tables slot_mappings attn_groups kv_cache_config"),
-        ]
-        capture = {"for_capture": True} if case.capture else {}
-        seen.did.append(
-            key(getattr(state, names.get(f"{path}:{method}", method))(*arguments, **capture))
-        )
-
-    return run
-
-
-def _draft(world: World, names: Names, case: Case, seen: Seen) -> None:
-    log = world.log
-    module = world.module(EAGLE.removesuffix(".py").replace("/", "."))
-    made = getattr(module, names.get("EagleSpeculator", "EagleSpeculator"))
-    speculator = made(_config(log, case.speculative), Thing(log, "gpu"))
-    for name in GIVEN_LATER:
-        setattr(speculator, name, Thing(log, name))
-    del log[:], world.builds[:]
-    seen.model = getattr(speculator, "max_model_len", MAX_MODEL_LEN)
-    seen.limit = getattr(speculator, "draft_max_seq_len", None)
-    renamed = [new for old, new in names.items() if old.endswith(":propose")]
-    propose = renamed[0] if renamed else "propose"
-    for lengths in case.lengths:
-        world.log.append("propose")
-        model = getattr(speculator, "max_model_len", None)
-        steps = getattr(speculator, "num_speculative_steps", None)
-        if isinstance(model, int) and isinstance(steps, int):
-            seen.limits[lengths] = min(case.longest(lengths) + steps, model)
-        arguments = [
-            _batch(log, case, lengths),
-            *_things(log, "attn_metadata slot_mappings last_hidden_states"),
-            None,
-            *_things(log, "num_sampled num_rejected last_sampled next_prefill temperature seeds"),
-        ]
-        seen.did.append(key(getattr(speculator, propose)(*arguments)))
-        for build in world.builds:
-            build.setdefault("-", lengths)
-
-
-def _build(world: World, names: Names, case: Case, seen: Seen) -> None:
-    log = world.log
-    name = names.get(f"{UTILS}:build_attn_metadata", "build_attn_metadata")
-    build = getattr(world.module(METADATA), name)
-    arguments = {
-        "attn_groups": [[world.group("one"), world.group("two")], [world.group("three")]],
-        "for_cudagraph_capture": case.capture,
-    }
-    for parameter in PARAMETERS:
-        arguments[parameter] = Thing(log, parameter)
-    if "for_cudagraph_capture" not in world.parameters:
-        del arguments["for_cudagraph_capture"]
-    del log[:]
-    seen.checked = key(((), arguments))
-    seen.did.append(key(build(**arguments)))
-
-
-def _encoder(world: World, names: Names, case: Case, seen: Seen) -> None:
-    log = world.log
-    module = world.module(ENCODER.removesuffix(".py").replace("/", "."))
-    made = getattr(module, names.get("EncoderOnlyModelState", "EncoderOnlyModelState"))
-    state = made(_config(log, 0), Thing(log, "model"), None, Thing(log, "gpu"))
-    groups = state.encoder_attn_groups = [world.group("one"), world.group("two")]
-    del log[:]
-    seen.checked = key((groups, case.capture))
-    modes = world.module("vllm.config.compilation").CUDAGraphMode
-    arguments = [
-        _batch(log, case, case.lengths[0]),
-        modes.NONE,
-        *_things(log, "block_tables slot_mappings attn_groups kv_cache_config"),
-    ]
-    seen.did.append(key(state.prepare_attn(*arguments, for_capture=case.capture)))
-    world.builds[:] = [build for build in world.builds if "checked" in build]
-
-
-SUBJECTS = {
-    HYBRID: (STATES, _state(HYBRID, "MambaHybridModelState")),
-    DEFAULT: (STATES, _state(DEFAULT, "DefaultModelState")),
-    EAGLE: (DRAFTS, _draft),
-    UTILS: (BUILDS, _build),
-    ENCODER: (BUILDS, _encoder),
-}
-
-
-def behaviour(files: Files, names: Names, subjects: Collection[str]) -> dict[str, list[Seen]]:
-    """What each of the subjects that is there does, for each of its cases."""
-    moved = {names.get(path, path): path for path in subjects}
-    here = [path for path in moved if path in files]
-    restored = {moved.get(path, path): text for path, text in files.items()}
-    found: dict[str, list[Seen]] = {}
-    for path in (moved[one] for one in here):
-        cases, run = SUBJECTS[path]
-        found[path] = []
-        for case in cases:
-            seen = Seen()
-            world = World(restored, utils=path == UTILS)
-            try:
-                run(world, names, case, seen)
-            except Exception as error:  # whatever the code raises is what it does
-                seen.raised = type(error).__name__
-            seen.given, seen.did = world.builds, [*seen.did, *world.log, seen.raised]
-            found[path].append(seen)
-    return found
-
 
 # What is right, by patch and subject.
 
@@ -272,7 +69,7 @@ def _bare_maximum(case: Case, seen: Seen) -> bool:
 
 def _draft_maximum(case: Case, seen: Seen) -> bool:
     return seen.limit == seen.model and all(
-        build.get("max_seq_len") == seen.limits.get(build["-"], build.get("max_seq_len"))
+        build.get("max_seq_len") == seen.limits.get(build.get("-", ()), build.get("max_seq_len"))
         for build in seen.given
     )
 
@@ -287,6 +84,91 @@ def _gated(case: Case, seen: Seen) -> bool:
         (getattr(build.get("model_specific_attn_metadata"), name, None) is not None) is filled
         for build in seen.given
         for name in ("num_accepted_tokens", "num_decode_draft_tokens_cpu")
+    )
+
+
+def _proposals(seen: Seen) -> dict[tuple[int, ...], list[Mapping[str, Any]]]:
+    """What was given at each proposal, by the lengths of its batch; () ahead of all."""
+    found: dict[tuple[int, ...], list[Mapping[str, Any]]] = {}
+    for build in seen.given:
+        found.setdefault(build.get("-", ()), []).append(build)
+    return found
+
+
+def _bounds(build: Mapping[str, Any], least: list[int], most: list[int]) -> bool:
+    """Whether the bound of the first rows is between those, and of the rest 0."""
+    bound = build.get("seq_lens_cpu_upper_bound")
+    if not isinstance(bound, Array) or len(bound) < len(least):
+        return False
+    rows = zip(least, bound.entries, most, strict=False)
+    return all(low <= row <= high for low, row, high in rows) and not any(
+        bound.entries[len(least) :]
+    )
+
+
+def _longer(lengths: tuple[int, ...], tokens: int, limit: int = MAX_MODEL_LEN) -> list[int]:
+    return [min(length + tokens, limit) for length in lengths[:2]]
+
+
+def _draft_bounded(case: Case, seen: Seen) -> bool:
+    """From the step that metadata are for up to all steps of the proposal."""
+    steps = case.speculative
+    return all(
+        _bounds(build, _longer(lengths, number), _longer(lengths, steps))
+        for lengths, builds in _proposals(seen).items()
+        for number, build in enumerate(builds, 1)
+    )
+
+
+def _block_bounded(case: Case, seen: Seen) -> bool:
+    """A block of drafts at once, which may go beyond the model's maximum."""
+    tokens = case.speculative + 1
+    return all(
+        _bounds(build, _longer(lengths, tokens), _longer(lengths, tokens, 2 * MAX_MODEL_LEN))
+        for lengths, builds in _proposals(seen).items()
+        for build in builds
+    )
+
+
+def _draft_model_bounded(case: Case, seen: Seen) -> bool:
+    """The prefill has one token more than the batch, and each step behind it one more."""
+    return seen.limit == seen.model and all(
+        build.get("max_seq_len") == max(_longer(lengths, case.speculative))
+        and _bounds(build, *[_longer(lengths, number)] * 2)
+        for lengths, builds in _proposals(seen).items()
+        for number, build in enumerate(builds, 1)
+    )
+
+
+def _reset(case: Case, seen: Seen) -> bool:
+    return all(build["accepted"] == [3, 1, 3] for build in seen.given)
+
+
+def _begins_anew(case: Case, seen: Seen) -> bool:
+    wanted = [] if seen.otherwise else [seen.cleared]
+    return all(build["cleared"] == wanted for build in seen.given)
+
+
+def _decodes_first(case: Case, seen: Seen) -> bool:
+    """And what is said of the rows is said in their order."""
+    for build in seen.given:
+        names = build["req_ids"]
+        rows = [name in DECODES for name in names]
+        if {*names} != {*INDEX} or len(names) != len(INDEX) or rows != sorted(rows, reverse=True):
+            return False
+        if "tokens" in build:
+            tokens = [build["tokens"][name] for name in names]
+            given = [key(build[name]) for name in ("num_scheduled_tokens", "idx_mapping_np")]
+            wanted = [tokens, [INDEX[name] for name in names]]
+            if given != [key(Array([], one)) for one in wanted]:
+                return False
+    return True
+
+
+def _unpadded(case: Case, seen: Seen) -> bool:
+    return not case.first or all(
+        not build["scheduled_spec_decode_tokens"] and build["num_scheduled_tokens"]["new"] == 1
+        for build in seen.given
     )
 
 
@@ -306,9 +188,17 @@ RIGHT: dict[str, dict[str, Right]] = {
     BATCH: {HYBRID: _batch_maximum, DEFAULT: _bare_maximum, EAGLE: _draft_maximum},
     FORWARD: {HYBRID: _forwarded},
     GATE: {HYBRID: _gated},
+    DRAFT_BOUND: {EAGLE: _draft_bounded, DFLASH: _block_bounded},
+    DRAFT_MODEL: {PLAIN: _draft_model_bounded, STANDALONE: _draft_model_bounded},
+    SLOT: {ADD_REQUEST: _reset},
+    FIRST: {HYBRID: _begins_anew},
+    ORDER: {RUNNER: _decodes_first},
+    PLACEHOLDERS: {SCHEDULER: _unpadded},
     CHECK: {UTILS: _call_checked, ENCODER: _metadata_checked},
 }
-PATCHES = tuple(patch for patch in series.load().patches if patch.slug in RIGHT)
+PATCHES = series.load().patches
+LIMITED = {"self": 1, "min": 1, "input_batch": 1, "seq_lens_cpu_upper_bound": 1, "num_reqs": 1,
+           "max": 1, "item": 1, "num_speculative_steps": 1}  # fmt: skip
 # The names that a patch adds to a file, and -1 for one that it takes away.
 ADDS: dict[tuple[str, str], dict[str, int]] = {
     (FORWARD, HYBRID): {"seq_lens_cpu_upper_bound=": 1, "input_batch": 1,
@@ -320,6 +210,28 @@ ADDS: dict[tuple[str, str], dict[str, int]] = {
     (BATCH, EAGLE): {"draft_max_seq_len": 3, "self": 5, "max_model_len": 1, "min": 1,
                      "input_batch": 1, "seq_lens_cpu_upper_bound": 1, "num_reqs": 1, "max": 1,
                      "item": 1, "num_speculative_steps": 1},
+    (DRAFT_BOUND, EAGLE): {"self": 7, "draft_seq_lens_cpu_upper_bound": 3,
+                           "torch": 4, "zeros": 1, "max_num_reqs": 2, "dtype=": 1, "int32": 1,
+                           "device=": 1, "nn": 1, "functional": 1, "pad": 1, "clamp": 1,
+                           "input_batch": 1, "seq_lens_cpu_upper_bound": 1, "num_reqs": 2,
+                           "num_speculative_steps": 1, "max=": 1, "max_model_len": 1,
+                           "seq_lens_cpu_upper_bound=": 1},
+    (DRAFT_BOUND, DFLASH): {"self": 3, "draft_seq_lens_cpu_upper_bound": 1, "torch": 1, "nn": 1,
+                            "functional": 1, "pad": 1, "input_batch": 1,
+                            "seq_lens_cpu_upper_bound": 1, "num_reqs": 2, "num_query_per_req": 1,
+                            "max_num_reqs": 1},
+    (DRAFT_MODEL, PLAIN): LIMITED,
+    (DRAFT_MODEL, STANDALONE): LIMITED,
+    (SLOT, HYBRID): {"self": 1, "num_accepted_tokens_gpu": 1, "req_index": 1, "fill_": 1},
+    (SLOT, ADD_REQUEST): {"import NewRequestData": 1, "NewRequestData": 1, "int": 1, "super": 1,
+                          "add_request": 1, "req_index": 1, "new_req_data": 1},
+    (FIRST, HYBRID): {"import clear_old_states": 1, "clear_old_states": 1, "input_batch": 1,
+                      "block_tables": 1, "kv_cache_config": 1, "self": 1, "vllm_config": 1},
+    (ORDER, RUNNER): {"is_prefill": 2, "self": 2, "req_states": 2,
+                      "num_computed_prefill_tokens": 1, "idx_mapping_np": 4, "prefill_len": 1,
+                      "np": 2, "order": 4, "argsort": 1, "kind=": 1, "req_ids": 2, "i": 2,
+                      "num_scheduled_tokens": 2},
+    (PLACEHOLDERS, SCHEDULER): {"num_computed_tokens": 1, "self": 1, "has_mamba_layers": 1},
     (CHECK, UTILS): {"import checked": 1, "checked": 1},
     (CHECK, ENCODER): {"import check_metadata": 1, "check_metadata": 1, "common_attn_metadata": 1,
                        "self": 1, "encoder_attn_groups": 1, "for_capture": 1},
@@ -332,7 +244,14 @@ OWN = [
     "min",
     "checked",
     "check_metadata",
+    "draft_seq_lens_cpu_upper_bound",
+    "fill_",
+    "clear_old_states",
+    "argsort",
+    "has_mamba_layers",
 ]
+# The comments that go with what a patch takes away.
+COMMENTS = {DRAFT_MODEL: 2}
 # How many lines of a file a patch changes at most; a call that stands on a line goes in one.
 LINES = 6
 
@@ -375,7 +294,7 @@ def _judge(
             if not _runs(subject, before[subject]):
                 continue
             seen = before[subject][number]
-            if seen.raised or (not seen.given and case.lengths):
+            if seen.raised or (not seen.given and case != DRAFTS[0]):
                 complete = False
                 continue
             verdicts_before.append(right(case, seen))
@@ -404,14 +323,22 @@ def _changed(
             emptied = emptied and not case.speculative
             if emptied and old.raised:
                 continue
-            if old.did != new.did and not (emptied and _within(new.did, old.did)):
+            did = old.did, new.did
+            if (subject == RUNNER and ORDER in needed) or (subject == SCHEDULER and case.first):
+                # Whatever is made of the rows is another value then, and as much is made of them.
+                did = _shape(old), _shape(new)
+            if did[0] != did[1] and not (emptied and _within(new.did, old.did)):
                 wrong.append(f"does something else in {subject} for {case} ({new.raised})")
             elif len(old.given) != len(new.given) or any(
-                _rest(needed, subject, one) != _rest(needed, subject, other)
+                _rest(needed, subject, case, one) != _rest(needed, subject, case, other)
                 for one, other in zip(old.given, new.given, strict=True)
             ):
                 wrong.append(f"hands over something else in {subject} for {case}")
     return wrong[:2]
+
+
+def _shape(seen: Seen) -> list[Any]:
+    return [note[0] if isinstance(note, tuple) else "" for note in seen.did]
 
 
 def _within(part: list[Any], whole: list[Any]) -> bool:
@@ -420,14 +347,25 @@ def _within(part: list[Any], whole: list[Any]) -> bool:
     return all(any(one == other for other in ahead) for one in part)
 
 
-def _rest(needed: list[str], subject: str, build: Mapping[str, Any]) -> Any:
+def _rest(needed: list[str], subject: str, case: Case, build: Mapping[str, Any]) -> Any:
     """What a build was given, but for what the patches are about."""
     left = dict(build)
-    if BATCH in needed:
+    if {BATCH, DRAFT_MODEL} & {*needed}:
         left.pop("max_seq_len", None)
     if CHECK in needed:
         left.pop("checked", None)
-    if subject == HYBRID and FORWARD in needed:
+    if FIRST in needed:
+        left.pop("cleared", None)
+    if SLOT in needed:
+        left.pop("accepted", None)
+    if ORDER in needed and subject == RUNNER:
+        # Those that decode are in the order that they were in, and so are the others.
+        rows = sorted(left["req_ids"], key=lambda name: name not in DECODES)
+        return rows, sorted(left)
+    if PLACEHOLDERS in needed and case.first:
+        left = {name: {**value, "new": None} for name, value in left.items()}
+    bounds = {FORWARD} if subject == HYBRID else {DRAFT_BOUND, DRAFT_MODEL}
+    if bounds & {*needed}:
         left.pop("seq_lens_cpu_upper_bound", None)
     if subject == HYBRID and GATE in needed:
         metadata = left.pop("model_specific_attn_metadata", None)
@@ -438,38 +376,56 @@ def _rest(needed: list[str], subject: str, build: Mapping[str, Any]) -> Any:
 def _text(needed: list[str], made: plan.Plan) -> list[str]:
     """Whether the texts have just the names that the patches add, and every line but theirs."""
     wrong = []
+    grew: dict[str, Counter[str]] = {}
+    wanted: dict[str, Counter[str]] = {}
     for path, text in made.after.items():
         if path not in made.before:
             continue  # a module of the series
+        before = made.before[path]
+        place = _place(path)
         try:
             grown = Counter(names_in(text))
-            there = names_in(made.before[path])
+            there = names_in(before)
         except (SyntaxError, ValueError) as error:
             wrong.append(f"{path} does not compile: {error}")
             continue
         grown.subtract(there)
-        wanted: Counter[str] = Counter()
+        added: Counter[str] = Counter()
         for slug in needed:
-            wanted.update(ADDS.get((slug, path), {}))
+            added.update(ADDS.get((slug, place), {}) if place not in wanted else {})
+        if SLOT in needed and text.count(b"def add_request") > before.count(b"def add_request"):
+            added.update(ADDS[SLOT, ADD_REQUEST])
         for name in there:
             if name.startswith("import "):
-                wanted.pop(name, None)  # one is enough
-        grew = Counter({name: count for name, count in grown.items() if count})
-        if any(count < 0 and name != "int" for name, count in grew.items()):
-            # What was there went by another name, so that only the patches' own names tell.
-            grew, wanted = (
-                Counter({name: one[name] for name in OWN if one[name]}) for one in (grown, wanted)
-            )
-        if grew != wanted:
-            wrong.append(f"{path} has other names more or less: {dict(grew)}")
-        old, new = made.before[path].splitlines(True), text.splitlines(True)
+                added.pop(name, None)  # one is enough
+        grew.setdefault(place, Counter()).update(grown)
+        wanted.setdefault(place, Counter()).update(added)
+        old, new = before.splitlines(True), text.splitlines(True)
+        if DRAFT_MODEL in needed:
+            old = [line for line in old if line.strip()]  # it takes one away
         gone = Counter(old) - Counter(new)
         kept = [line for line in old if line not in gone]
         # One or two lines are changed by a patch, none of those that it leaves are moved.
-        lost = _comments(made.before[path]) - _comments(text)
-        if lost or len(old) - len(kept) > LINES * len(needed) or not _within(kept, new):
+        lost = (_comments(before) - _comments(text)).total()
+        lost -= sum(COMMENTS.get(slug, 0) for slug in needed)
+        if lost > 0 or len(old) - len(kept) > LINES * len(needed) or not _within(kept, new):
             wrong.append(f"{path}: lines that no patch is about are not as they were")
+    for place, more in wanted.items():
+        grown = Counter({name: count for name, count in grew[place].items() if count})
+        if any(count < 0 and name != "int" for name, count in grown.items()):
+            # What was there went by another name, so that only the patches' own names tell.
+            grown, more = (
+                Counter({name: one[name] for name in OWN if one[name]}) for one in (grown, more)
+            )
+        if grown != more:
+            wrong.append(f"{place} has other names more or less: {dict(grown)}")
     return wrong
+
+
+def _place(path: str) -> str:
+    """The file that `ADDS` has a change under, which one release or another has elsewhere."""
+    own = {place for _, place in ADDS}
+    return EAGLE if path not in own and "spec_decode" in path else path
 
 
 def _comments(source: bytes) -> Counter[bytes]:

@@ -17,8 +17,14 @@ CLASSES = [
     "TargetDependentARSpeculator",
     "DraftModelSpeculator",
     "EncoderOnlyModelState",
+    "DFlashSpeculator",
+    "PlainDraftModelSpeculator",
+    "StandaloneARSpeculator",
+    "GPUModelRunner",
+    "Scheduler",
+    "GDNAttentionMetadataBuilder",
 ]
-FUNCTIONS = ["build_attn_metadata"]
+FUNCTIONS = ["build_attn_metadata", "sort_batch_req_ids"]
 METHODS = [
     "prepare_attn",
     "propose",
@@ -28,8 +34,17 @@ METHODS = [
     "multi_step_decode",
     "_multi_step_decode",
     "_build_encoder_attn_metadata",
+    "add_request",
+    "_prefill",
+    "prepare_inputs",
+    "schedule",
+    "build",
 ]
-CALLS = ["build_attn_metadata", "MambaHybridAttnMetadata", "CommonAttentionMetadata"]
+CALLS = [
+    *("build_attn_metadata", "MambaHybridAttnMetadata", "CommonAttentionMetadata"),
+    *("self._build_attn_metadata", "sort_batch_req_ids", "async_copy_to_gpu"),
+    *("split_decodes_and_prefills", "super().add_request"),
+]
 # What the edits and the code about their places speak of.
 RELATED = [
     *CALLS,
@@ -46,6 +61,12 @@ RELATED = [
     "input_batch",
     "common_attn_metadata",
     "encoder_attn_groups",
+    "num_accepted_tokens_gpu",
+    "idx_mapping_np",
+    "req_ids",
+    "pad_spec_decode",
+    "num_new_tokens == 1",
+    "has_mamba_layers",
 ]
 
 Edit = tuple[int, int, str]

@@ -1,8 +1,8 @@
 """A vLLM's V2 runner run without torch: what it imports is a `Thing` that notes what is done to it.
 
-Only the model states and the speculators run, or what they build attention metadata with, under
-Python's own modules; everything else they import, numpy and torch included, is a `Thing`. Two runs
-did the same when their notes are equal.
+Only the files that the edits look at run, under Python's own modules; everything else they import,
+numpy and torch included, is a `Thing`, but for what they do with an `Array`. Two runs did the same
+when their notes are equal.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ import ast
 import builtins
 import functools
 import importlib.util
+import operator
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 PACKAGE = "vllm/v1/worker/gpu/"
 METADATA = "vllm.v1.worker.gpu.attn_utils"
 CONTRACT = "vllm.v1.worker.gpu.attn_metadata_contract"
-RUNS = re.compile(PACKAGE + r"(model_states/\w+|spec_decode/(\w+/)?\w*speculator|moved)\.py")
+STATES = "vllm.v1.worker.gpu.recycled_mamba_state"
+RUNS = re.compile(
+    PACKAGE + r"(model_states/\w+|spec_decode/(\w+/)?\w*speculator|model_runner|moved)\.py"
+    r"|vllm/v1/core/sched/(scheduler|moved)\.py|vllm/v1/attention/backends/(gdn_attn|moved)\.py"
+)
 MAPPED = ("int", "float", "str", "bool", "bytes", "NoneType")
 
 
@@ -122,20 +127,141 @@ class Longest(int):
     """What ``.item()`` gives; as good as an int, and told from one that went through ``int()``."""
 
 
-class Lengths(Thing):
-    """A tensor of sequence lengths, whose entries are known."""
+class Array(Thing):
+    """A tensor or array on the CPU, of one dimension, whose entries are known.
 
-    def __init__(self, log: list[Any], entries: tuple[int, ...]) -> None:
-        super().__init__(log, "lengths", ("lengths", entries), _entries=entries)
+    A slice of it is a view, as of a tensor.
+    """
+
+    def __init__(self, log: list[Any], entries: list[Any], at: range | None = None) -> None:
+        super().__init__(log, "array", "array", _entries=entries, _at=at or range(len(entries)))
+
+    @property
+    def _key(self) -> int:
+        return hash(("array", *map(key, self.entries)))
+
+    @property
+    def entries(self) -> list[Any]:
+        return [self._entries[index] for index in self._at]
+
+    def _new(self, entries: Iterable[Any]) -> Array:
+        return Array(self._log, [*entries])
+
+    def write(self, values: Sequence[Any]) -> Array:
+        for index, value in zip(self._at, values, strict=True):
+            self._entries[index] = value
+        return self
 
     def __getitem__(self, index: object) -> Any:
         if isinstance(index, slice):
-            return Lengths(self._log, self._entries[index])
+            return Array(self._log, self._entries, self._at[index])
+        if isinstance(index, Array):
+            return self._new(self.entries[one] for one in index.entries)
+        if isinstance(index, int):
+            return Array(self._log, self._entries, range(self._at[index], self._at[index] + 1))
         return super().__getitem__(index)
 
+    def __setitem__(self, index: object, value: object) -> None:
+        if isinstance(index, int):
+            self._entries[self._at[index]] = value
+        elif isinstance(index, slice) and isinstance(value, int | Array):
+            into = self[index]
+            into.write(value.entries if isinstance(value, Array) else [value] * len(into))
+        else:
+            super().__setitem__(index, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def __add__(self, other: object) -> Any:
+        if isinstance(other, int):
+            return self._new(one + other for one in self.entries)
+        return super().__add__(other)  # type: ignore[misc]
+
+    def __lt__(self, other: object) -> Any:
+        if isinstance(other, Array):
+            pairs = zip(self.entries, other.entries, strict=True)
+            return self._new(one < another for one, another in pairs)
+        return super().__lt__(other)  # type: ignore[misc]
+
     def max(self) -> Thing:
-        longest = Longest(max(self._entries))
+        longest = Longest(max(self.entries))
         return Thing(self._log, "maximum", ("maximum", longest), item=lambda: longest)
+
+    def fill_(self, value: Any) -> Array:
+        return self.write([value] * len(self))
+
+    def clamp_(self, max: int) -> Array:
+        return self.write([min(one, max) for one in self.entries])
+
+
+# What numpy and torch do with arrays; NotImplemented of anything else.
+
+
+def _fromiter(log: list[Any], entries: Iterable[Any], **_: Any) -> Any:
+    return Array(log, [*entries])
+
+
+def _argsort(log: list[Any], array: object, kind: str = "quicksort") -> Any:
+    if not isinstance(array, Array):
+        return NotImplemented
+    entries = array.entries
+    # What need not be stable is not.
+    numbers = [*range(len(entries))][:: 1 if kind == "stable" else -1]
+    return Array(log, sorted(numbers, key=entries.__getitem__))
+
+
+def _zeros(log: list[Any], *size: Any, dtype: object = None, device: object = None) -> Any:
+    if device != "cpu" or len(size) != 1 or not repr(dtype).endswith("int32"):
+        return NotImplemented
+    return Array(log, [0] * operator.index(size[0]))
+
+
+def _add(log: list[Any], one: object, other: object, out: object = None) -> Any:
+    if not (isinstance(one, Array) and isinstance(other, int) and isinstance(out, Array)):
+        return NotImplemented
+    return out.write((one + other).entries)
+
+
+def _clamp(log: list[Any], array: object, max: object = None, **more: Any) -> Any:
+    if not (isinstance(array, Array) and isinstance(max, int)) or more:
+        return NotImplemented
+    return Array(log, array.entries).clamp_(max)
+
+
+def _pad(log: list[Any], array: object, pad: tuple[int, int]) -> Any:
+    if not isinstance(array, Array):
+        return NotImplemented
+    return Array(log, [*[0] * pad[0], *array.entries, *[0] * pad[1]])
+
+
+ARRAYS: dict[str, dict[str, Callable[..., Any]]] = {
+    "numpy": {"fromiter": _fromiter, "argsort": _argsort},
+    "torch": {"zeros": _zeros, "add": _add, "clamp": _clamp},
+    "torch.nn.functional": {"pad": _pad},
+}
+
+
+def _library(log: list[Any], name: str) -> Thing:
+    """A module that is a Thing but for what it does with arrays."""
+    module = Thing(log, name)
+
+    def known(function: Callable[..., Any], otherwise: Thing) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = function(log, *args, **kwargs)
+            return otherwise(*args, **kwargs) if result is NotImplemented else result
+
+        return call
+
+    for function, does in ARRAYS.get(name, {}).items():
+        module.__dict__[function] = known(does, getattr(module, function))
+    if name.startswith("torch") and name != "torch.nn.functional":
+        part = {"torch": "nn", "torch.nn": "functional"}[name]
+        module.__dict__[part] = _library(log, f"{name}.{part}")
+    return module
 
 
 def key(value: object) -> Any:
@@ -166,22 +292,27 @@ class World:
     utils: whether `build_attn_metadata` runs, or something in its place that notes what it gets.
     log: what was done to the Things. builds: what each call of `build_attn_metadata`, or of a
     builder that `group` gives, was given. checks: what the check of it was given until then.
+    cleared: what the clearing of old states was.
     """
 
     def __init__(self, files: Mapping[str, bytes], *, utils: bool = False) -> None:
         self.log: list[Any] = []
         self.builds: list[dict[str, Any]] = []
         self.checks: list[Any] = []
-        self._files = files
+        self.cleared: list[Any] = []
+        self.files = files
         self._modules: dict[str, Any] = {}
         self._builtins = {
             **vars(builtins),
             "__import__": self._import,
             "print": lambda *args: self.log.append(("print", key(args))),
         }
+        self._modules |= {name: _library(self.log, name) for name in ("numpy", "torch")}
         contract = types.ModuleType(CONTRACT)
         contract.__dict__.update(checked=self._checked, check_metadata=self._check)
-        self._modules[CONTRACT] = contract
+        states = types.ModuleType(STATES)
+        states.__dict__.update(clear_old_states=self._clear)
+        self._modules |= {CONTRACT: contract, STATES: states}
         if utils:
             return
         *parents, _last = METADATA.split(".")
@@ -194,7 +325,7 @@ class World:
     @property
     def parameters(self) -> tuple[str, ...]:
         """Those of the release's own `build_attn_metadata`; LookupError where there is none."""
-        return _parameters(self._files[PACKAGE + "attn_utils.py"])
+        return _parameters(self.files[PACKAGE + "attn_utils.py"])
 
     def group(self, name: str) -> Thing:
         """An AttentionGroup whose builder notes in `builds` what it gets."""
@@ -227,15 +358,28 @@ class World:
         """In the place of the contract's `check_metadata`."""
         self.checks.append(key(args))
 
+    def _clear(self, *args: Any) -> None:
+        """In the place of `clear_old_states`."""
+        self.cleared.append(key(args))
+
+    def note(self, module: str, name: str) -> None:
+        """Let `module` have a `name` that notes in `builds` the keywords that it is called with."""
+
+        def noted(*args: Any, **kwargs: Any) -> Thing:
+            self.builds.append({"args": args, **kwargs} if args else kwargs)
+            return Thing(self.log, f"{name} {len(self.builds)}", **kwargs)
+
+        self.module(module).__dict__[name] = noted
+
     def module(self, name: str) -> Any:
         """The module of that name. Whatever its code raises comes out."""
         if name not in self._modules:
             path = name.replace(".", "/") + ".py"
-            if path in self._files and (RUNS.fullmatch(path) or name == METADATA):
+            if path in self.files and (RUNS.fullmatch(path) or name == METADATA):
                 module = types.ModuleType(name)
                 module.__dict__["__builtins__"] = self._builtins
                 self._modules[name] = module
-                exec(_compiled(path, self._files[path]), module.__dict__)
+                exec(_compiled(path, self.files[path]), module.__dict__)
             else:
                 self._modules[name] = Thing(self.log, name)
         return self._modules[name]
@@ -252,7 +396,7 @@ class World:
         for item in fromlist or ():
             if isinstance(module, Thing) and item not in module.__dict__:
                 path = f"{name}.{item}".replace(".", "/") + ".py"
-                if path in self._files:
+                if path in self.files:
                     module.__dict__[item] = self.module(f"{name}.{item}")
         return module if fromlist else self.module(name.partition(".")[0])
 
@@ -263,7 +407,7 @@ class World:
         given = dict(zip(self.parameters, args, strict=False))
         if set(given) & set(kwargs):
             raise TypeError("an argument of build_attn_metadata given twice")
-        self.builds.append({**given, **kwargs})
+        self.builds.append({**given, **kwargs, "cleared": [*self.cleared]})
         self.log.append(("build", len(self.builds)))
         return Thing(self.log, f"metadata {len(self.builds)}")
 
