@@ -19,9 +19,12 @@ def edit(vllm: Vllm) -> None:
     eagle = vllm.class_("spec_decode/eagle/speculator.py", "EagleSpeculator")
     build = eagle.method("_build_draft_attn_metadata", shared=True, renamed="_build_attn_metadata")
     # From 0.27.0 on bound and step are handed through to it.
-    if build.has_parameters(BOUND, "step") and build.has_keyword("build_attn_metadata", BOUND):
+    if build.has_parameters(BOUND, "step") and build.has_keyword(
+        "build_attn_metadata", BOUND, f"draft_{BOUND}"
+    ):
         build.fixed_otherwise(f"{BOUND} of build_attn_metadata")
         return
+    eagle.expect_attribute(f"draft_{BOUND}", set_in=["__init__", "propose"])
     eagle.method("__init__", shared=True).assign(
         DRAFT,
         'torch.zeros(\n    self.max_num_reqs, dtype=torch.int32, device="cpu"\n)',
@@ -37,6 +40,7 @@ def edit(vllm: Vllm) -> None:
     )
     # Its sequence lengths are not limited to the model's maximum either (before 0.28.0).
     dflash = vllm.class_("spec_decode/dflash/speculator.py", "DFlashSpeculator")
+    dflash.expect_attribute(f"draft_{BOUND}", set_in=["propose"], inherited=False)
     dflash.method("propose").assign(
         DRAFT,
         renewed(f"{BATCH} + self.num_query_per_req"),

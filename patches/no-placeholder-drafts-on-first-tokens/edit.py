@@ -9,4 +9,10 @@ def edit(vllm: Vllm) -> None:
         "(num_computed_tokens > 0 or not self.has_mamba_layers)",
         behind="num_new_tokens == 1",
         assigning="pad_spec_decode",
+        # Each asks for as much or more.
+        also=[
+            "not self.has_mamba_layers or num_computed_tokens > 0",
+            "not self.has_mamba_layers",
+            "num_computed_tokens > 0",
+        ],
     )

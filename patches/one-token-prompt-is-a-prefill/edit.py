@@ -10,7 +10,7 @@ def edit(vllm: Vllm) -> None:
     gdn = vllm.class_("vllm/v1/attention/backends/gdn_attn.py", "GDNAttentionMetadataBuilder")
     build = gdn.method("build")
     # From 0.31.0 on it makes a prefill of such a row.
-    if build.has_keyword("split_decodes_and_prefills", "treat_short_extends_as_decodes"):
+    if build.has_keyword("split_decodes_and_prefills", "treat_short_extends_as_decodes", "False"):
         build.fixed_otherwise("first chunks of one token as prefills")
         return
     hybrid = vllm.class_("model_states/mamba_hybrid.py", "MambaHybridModelState")

@@ -16,9 +16,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache, lru_cache
-
-import libcst as cst
+from functools import cache
 
 from mrv2_fixes import known, plan
 from mrv2_fixes.maintain import sources
@@ -38,9 +36,6 @@ def _say(line: str) -> None:
 def _files(release: str) -> dict[str, bytes]:
     return dict(folder.read(sources.folder(release, _say)).files)
 
-
-# Most files of a mutant are as published; the trees of LibCST are not changed, only replaced.
-vars(cst)["parse_module"] = lru_cache(maxsize=64)(cst.parse_module)
 
 Task = tuple[str, str, int]
 

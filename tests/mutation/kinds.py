@@ -1690,3 +1690,313 @@ def metadata_checked(spot: Spot) -> str | None:
     line = f"from vllm.v1.worker.gpu.{source} import check_metadata\n"
     text = spot.source.around([statement], f"@\n{new}")
     return text.replace("import torch\n", f"import torch\n{line}", 1)
+
+
+# What the patches of the group `stable` are about, right or nearly so.
+
+
+def _insert(spot: Spot, statement: ast.stmt | None, new: str) -> str | None:
+    """The text with `new` on one side of a statement."""
+    if statement is None:
+        return None
+    return spot.source.around([statement], spot.rng.choice([f"{new}\n@", f"@\n{new}"]))
+
+
+RESETS = [
+    "self.num_accepted_tokens_gpu[req_index].fill_(1)",
+    "self.num_accepted_tokens_gpu[req_index] = 1",
+    "self.num_accepted_tokens_gpu[req_index].fill_(0)",
+    "self.num_accepted_tokens_gpu[0].fill_(1)",
+    "self.num_accepted_tokens_gpu.fill_(1)",
+    "self.num_accepted_tokens_gpu[req_index].fill_(1)\n"
+    "self.num_accepted_tokens_gpu[req_index].fill_(2)",
+    "self.num_accepted_tokens_gpu[req_index] = 1\nself.num_accepted_tokens_gpu[req_index] = 2",
+    "if self.vllm_config.num_speculative_tokens:\n"
+    "    self.num_accepted_tokens_gpu[req_index].fill_(1)",
+    "if self.device is None:\n    return\nself.num_accepted_tokens_gpu[req_index].fill_(1)",
+    "if self.device:\n    return\nself.num_accepted_tokens_gpu[req_index].fill_(1)",
+    "req_index = 0\nself.num_accepted_tokens_gpu[req_index].fill_(1)",
+    "counts = self.num_accepted_tokens_gpu\ncounts[req_index].fill_(1)",
+    "self.num_accepted_tokens_gpu = self.device",
+    "pass",
+]
+
+
+@kind("stable")
+def slot_reset(spot: Spot) -> str | None:
+    """In the method that there is, or in a new one, which may call what it overrides."""
+    if spot.owner.name != "MambaHybridModelState":
+        return None
+    reset = spot.rng.choice(RESETS)
+    own = [one for one in spot.owner.body if getattr(one, "name", "") == "add_request"]
+    if own and isinstance(own[0], ast.FunctionDef):
+        return _insert(spot, spot.some(own[0].body), reset)
+    first, last = spot.rng.choice(
+        [
+            ("super().add_request(req_index, new_req_data)", ""),
+            ("super().add_request(req_index, new_req_data)", ""),
+            ("", "super().add_request(req_index, new_req_data)"),
+            ("DefaultModelState.add_request(self, req_index, new_req_data)", ""),
+            ("super().add_request(0, new_req_data)", ""),
+            ("", ""),
+        ]
+    )
+    body = textwrap.indent("\n".join(filter(None, [first, reset, last])), "    ")
+    head = spot.rng.choice(
+        ["def add_request(self, req_index, new_req_data):", "def add_request(self, *req_index):"]
+    )
+    return spot.source.around([spot.method], f"{head}\n{body}\n\n@")
+
+
+@kind("stable")
+def old_states_cleared(spot: Spot) -> str | None:
+    if spot.owner.name != "MambaHybridModelState" or spot.method.name != "prepare_attn":
+        return None
+    clear = "clear_old_states(input_batch, block_tables, kv_cache_config, self.vllm_config)"
+    new = spot.rng.choice(
+        [
+            *[clear] * 3,
+            f"if for_capture:\n    {clear}",
+            f"if not for_capture:\n    {clear}",
+            f"if self.device is None:\n    return None\n{clear}",
+            f"cleared = {clear}",
+            f"(lambda: {clear})()",
+            f"lambda: {clear}",
+            f"for _ in ():\n    {clear}",
+            clear.replace("self.vllm_config", "None"),
+            clear.replace("(input_batch, block_tables", "(input_batch, None"),
+            clear.replace("self.vllm_config", "vllm_config=self.vllm_config"),
+            f"groups = kv_cache_config\n{clear.replace('kv_cache_config', 'groups')}",
+            f"block_tables = None\n{clear}",
+            f"clear_old_states = print\n{clear}",
+            f"{clear}\n{clear}",
+        ]
+    )
+    source = spot.rng.choice(["recycled_mamba_state", "recycled_mamba_state", "other"])
+    text = _insert(spot, spot.statement(top=True), new)
+    line = f"import torch\nfrom vllm.v1.worker.gpu.{source} import clear_old_states\n"
+    return text.replace("import torch\n", line, 1) if text else None
+
+
+@kind("stable")
+def first_chunks_split(spot: Spot) -> str | None:
+    """The builder of gated delta nets asks for first chunks as prefills, or for something else."""
+    calls = [
+        node
+        for node in ast.walk(spot.method)
+        if isinstance(node, ast.Call) and "split_decodes" in spot.source.code(node.func)
+    ]
+    call = spot.some(calls)
+    if call is None:
+        return None
+    name = "treat_short_extends_as_decodes"
+    value = spot.rng.choice(["False", "True", "None", "not True", "self.use_spec_decode", ""])
+    there = [one for one in call.keywords if one.arg == name]
+    if not value and there:
+        return spot.source.swapped([there[0].value], "0")
+    if there:
+        return spot.source.swapped([there[0].value], value)
+    begin, end = spot.source.span(call)
+    code = spot.source.text[begin:end].rstrip()[:-1].rstrip().rstrip(",")
+    return spot.source.replaced((begin, end, f"{code}, {name}={value or '0'})"))
+
+
+ROWS = """\
+is_prefill = (
+    self.req_states.num_computed_prefill_tokens[idx_mapping_np]
+    < self.req_states.prefill_len.np[idx_mapping_np]
+)
+order = np.argsort(is_prefill, kind="stable")
+req_ids = [req_ids[i] for i in order]
+num_scheduled_tokens = num_scheduled_tokens[order]
+idx_mapping_np = idx_mapping_np[order]"""
+
+
+@kind("stable")
+def rows_ordered(spot: Spot) -> str | None:
+    if spot.method.name != "prepare_inputs":
+        return None
+    lines = ROWS.split("\n")
+    new = spot.rng.choice(
+        [
+            ROWS,
+            ROWS,
+            ROWS.replace(', kind="stable"', ""),
+            ROWS.replace("np.argsort", "order = np.argsort"),
+            "\n".join(lines[:-1]),
+            "\n".join(lines[:4]),
+            f"{lines[-1]}\n{ROWS}".replace("[order]", "", 1),
+            "if self.device:\n" + textwrap.indent(ROWS, "    "),
+            "order = None",
+            "is_prefill = None",
+            "req_ids = [*req_ids]",
+            "req_ids = req_ids[::-1]",
+            "idx_mapping_np = idx_mapping_np[:]",
+            "by_row = [req_id for req_id in req_ids]\nself.device.note(by_row)",
+            "first = req_ids[0]",
+        ]
+    )
+    near = [
+        one
+        for one in spot.method.body
+        if any(word in spot.source.code(one) for word in ("idx_mapping_np", "req_ids"))
+    ]
+    return _insert(spot, spot.some(near), new)
+
+
+DRAFT_BOUNDS = [
+    "self.draft_seq_lens_cpu_upper_bound = torch.nn.functional.pad(\n"
+    "    torch.clamp(\n"
+    "        input_batch.seq_lens_cpu_upper_bound[:num_reqs] + self.num_speculative_steps,\n"
+    "        max=self.max_model_len,\n"
+    "    ),\n"
+    "    (0, self.max_num_reqs - num_reqs),\n"
+    ")",
+    "self.draft_seq_lens_cpu_upper_bound = torch.nn.functional.pad(\n"
+    "    input_batch.seq_lens_cpu_upper_bound[:num_reqs] + self.num_query_per_req,\n"
+    "    (0, self.max_num_reqs - num_reqs),\n"
+    ")",
+    "self.draft_seq_lens_cpu_upper_bound = torch.nn.functional.pad(\n"
+    "    input_batch.seq_lens_cpu_upper_bound[:num_reqs],\n"
+    "    (0, self.max_num_reqs - num_reqs),\n"
+    ")",
+    "self.draft_seq_lens_cpu_upper_bound = input_batch.seq_lens_cpu_upper_bound",
+    "self.draft_seq_lens_cpu_upper_bound = None",
+    "self.draft_seq_lens_cpu_upper_bound = torch.zeros(\n"
+    '    self.max_num_reqs, dtype=torch.int32, device="cpu"\n)',
+    "self.draft_seq_lens_cpu_upper_bound = torch.zeros(2, dtype=torch.int32)",
+    "num_reqs = num_reqs + 0",
+    "self.max_num_reqs = 4",
+]
+
+
+@kind("stable")
+def drafts_bounded(spot: Spot) -> str | None:
+    if spot.method.name not in ("propose", "__init__") or "Speculator" not in spot.owner.name:
+        return None
+    return _insert(spot, spot.statement(top=True), spot.rng.choice(DRAFT_BOUNDS))
+
+
+@kind("stable")
+def draft_bound_handed_over(spot: Spot) -> str | None:
+    """The keyword with one value or another, beside the maximum."""
+    bounds = ["self.draft_seq_lens_cpu_upper_bound", "None", "seq_lens_cpu_upper_bound"]
+    maximum = [
+        one
+        for node in ast.walk(spot.method)
+        if isinstance(node, ast.Call) and spot.source.code(node.func) == "build_attn_metadata"
+        for one in node.keywords
+        if one.arg in ("max_seq_len", "seq_lens_cpu_upper_bound")
+    ]
+    found = spot.some(maximum)
+    if found is None:
+        return None
+    value = spot.rng.choice(bounds)
+    if found.arg == "seq_lens_cpu_upper_bound":
+        return spot.source.swapped([found.value], value)
+    begin, _ = spot.source.span(found)
+    return spot.source.replaced((begin, begin, f"seq_lens_cpu_upper_bound={value}, "))
+
+
+@kind("stable")
+def step_of_the_prefill(spot: Spot) -> str | None:
+    found = spot.some(
+        [
+            node
+            for node in ast.walk(spot.method)
+            if isinstance(node, ast.keyword) and node.arg == "step"
+        ]
+    )
+    if found is None:
+        return None
+    value = spot.rng.choice(["1", "0", "2", "step", "self.num_speculative_steps", "True", "0 + 1"])
+    return spot.source.swapped([found.value], value)
+
+
+@kind("stable")
+def limit_of_the_class(spot: Spot) -> str | None:
+    """`draft_max_seq_len` as `__init__` sets it, in another way or no more."""
+    found = [
+        one
+        for one in spot.method.body
+        if isinstance(one, ast.Assign) and "draft_max_seq_len" in spot.source.code(one.targets[0])
+    ]
+    statement = spot.some(found)
+    if statement is None:
+        return None
+    new = [
+        "pass",
+        "self.draft_max_seq_len = self.max_num_tokens",
+        "limit = self.max_model_len\nself.draft_max_seq_len = limit",
+        "if self.device:\n    @",
+        "@\n@",
+    ]
+    return spot.source.around([statement], spot.rng.choice(new))
+
+
+TERMS = [
+    "(num_computed_tokens > 0 or not self.has_mamba_layers)",
+    "(num_computed_tokens > 0 or not self.has_mamba_layers)",
+    "(not self.has_mamba_layers or num_computed_tokens > 0)",
+    "not self.has_mamba_layers",
+    "num_computed_tokens > 0",
+    "(num_computed_tokens > 0 or self.has_mamba_layers)",
+    "(num_computed_tokens >= 0 or not self.has_mamba_layers)",
+    "self.use_v2_model_runner",
+]
+
+
+@kind("stable")
+def padding_asked(spot: Spot) -> str | None:
+    """One term more, in one place or another, or the terms in another order."""
+    guard = spot.some(
+        [
+            node
+            for node in ast.walk(spot.method)
+            if isinstance(node, ast.If)
+            and isinstance(node.test, ast.BoolOp)
+            and "num_new_tokens == 1" in spot.source.code(node.test)
+        ]
+    )
+    if guard is None or not isinstance(guard.test, ast.BoolOp):
+        return None
+    terms = [f"({spot.source.code(one)})" for one in guard.test.values]
+    joined = " and ".join(terms)
+    term = spot.rng.choice(TERMS)
+    how = spot.rng.randint(0, 6)
+    if how == 0:
+        spot.rng.shuffle(terms)
+        test = " and ".join(terms)
+    elif how == 1:
+        test = f"({joined}) or {term}"
+    elif how == 2:
+        test = f"{term} and {joined}"
+    elif how == 3:
+        test = f"(lambda: {joined})()"
+    elif how == 4:
+        test = f"(ready := {joined})"
+    else:
+        test = " and ".join([*terms, term])
+    return spot.source.swapped([guard.test], test)
+
+
+@kind("stable")
+def padding_otherwise(spot: Spot) -> str | None:
+    """What decides of it is set once more, ahead of or behind the place."""
+    near = [
+        one
+        for one in spot.statements
+        if spot.source.code(one).startswith(("pad_spec_decode =", "num_new_tokens ="))
+    ]
+    new = spot.rng.choice(
+        [
+            "pad_spec_decode = False",
+            "pad_spec_decode = pad_spec_decode and not self.has_mamba_layers",
+            "num_computed_tokens = num_computed_tokens",
+            "num_computed_tokens = 1",
+            "num_computed_tokens_ = num_computed_tokens",
+            "self.has_mamba_layers = False",
+            "self.has_mamba_layers = bool(self.has_mamba_layers)",
+        ]
+    )
+    return _insert(spot, spot.some(near), new)

@@ -6,8 +6,12 @@ import ast
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+import libcst as cst
 
 from mrv2_fixes import known, plan, series
+from mrv2_fixes.maintain import sources
 from mrv2_fixes.plan import State
 
 from . import kinds, oracle, subjects
@@ -25,6 +29,13 @@ TOUCHED = [
     *(subjects.EAGLE, *SPECULATORS, subjects.DFLASH, subjects.PLAIN, subjects.STANDALONE),
     *(subjects.RUNNER, subjects.SCHEDULER, subjects.GDN),
 ]
+# Most files of a mutant are as published; the trees of LibCST are not changed, only replaced.
+vars(cst)["parse_module"] = lru_cache(maxsize=64)(cst.parse_module)
+OWN = {
+    **dict.fromkeys([subjects.DFLASH, subjects.PLAIN, subjects.STANDALONE], "stable"),
+    **dict.fromkeys([subjects.RUNNER, subjects.SCHEDULER, subjects.GDN], "stable"),
+    subjects.ENCODER: "metadata",
+}
 TRIES = 40
 CORE = [oracle.BATCH, oracle.FORWARD, oracle.GATE]
 
@@ -68,7 +79,7 @@ def mutant(release: str, files: Mapping[str, bytes], path: str, seed: int) -> Mu
     rng = random.Random(f"{release} {path} {seed}")
     states, drafts = (f"{PACKAGE}{name}/" for name in ("model_states", "spec_decode"))
     folder = drafts if path.startswith(drafts) else states
-    beside = [subjects.UTILS, path, *([subjects.GDN] if folder == states else [])]
+    beside = [subjects.UTILS, path, *(sources.BESIDE if folder == states else [])]
     near = {name: text for name, text in files.items() if name.startswith(folder) or name in beside}
     done, text = _start(release, files, path, rng)
     names: dict[str, str] = {}
@@ -112,7 +123,7 @@ def mutant(release: str, files: Mapping[str, bytes], path: str, seed: int) -> Mu
 
 def _groups(spot: Spot) -> list[str]:
     """The groups of kinds to choose from; half of the changes are of the place's own group."""
-    own = "function" if spot.class_ is None else "metadata" if spot.path == subjects.ENCODER else ""
+    own = "function" if spot.class_ is None else OWN.get(spot.path, "")
     common = [group for group in sorted(KINDS) if group not in ("function", "metadata")]
     return [*common, *([own] * len(common) if own else [])]
 

@@ -7,6 +7,7 @@ the code hands on for a table of cases, and nothing of `mrv2_fixes.edit` is used
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -98,10 +99,11 @@ def _proposals(seen: Seen) -> dict[tuple[int, ...], list[Mapping[str, Any]]]:
 def _bounds(build: Mapping[str, Any], least: list[int], most: list[int]) -> bool:
     """Whether the bound of the first rows is between those, and of the rest 0."""
     bound = build.get("seq_lens_cpu_upper_bound")
-    if not isinstance(bound, Array) or len(bound) < len(least):
+    rows = operator.index(build["num_reqs"])
+    if not isinstance(bound, Array) or len(bound) < max(rows, len(least)):
         return False
-    rows = zip(least, bound.entries, most, strict=False)
-    return all(low <= row <= high for low, row, high in rows) and not any(
+    within = zip(least, bound.entries, most, strict=False)
+    return all(low <= row <= high for low, row, high in within) and not any(
         bound.entries[len(least) :]
     )
 
@@ -131,12 +133,13 @@ def _block_bounded(case: Case, seen: Seen) -> bool:
 
 
 def _draft_model_bounded(case: Case, seen: Seen) -> bool:
-    """The prefill has one token more than the batch, and each step behind it one more."""
+    """The prefill has one token more than the batch."""
     return seen.limit == seen.model and all(
-        build.get("max_seq_len") == max(_longer(lengths, case.speculative))
-        and _bounds(build, *[_longer(lengths, number)] * 2)
+        _bounds(builds[0], *[_longer(lengths, 1)] * 2)
+        and all(
+            build.get("max_seq_len") == max(_longer(lengths, case.speculative)) for build in builds
+        )
         for lengths, builds in _proposals(seen).items()
-        for number, build in enumerate(builds, 1)
     )
 
 

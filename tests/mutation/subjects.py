@@ -96,7 +96,11 @@ DRAFTS = [
     Case((LONG, SHORT), speculative=1),
 ]
 BUILDS = [Case((SHORT,)), Case((SHORT,), capture=True)]
-SLOTS = [Case(), Case(align=True)]
+SLOTS = [
+    Case(speculative=speculative, align=align)
+    for speculative in (0, STEPS)
+    for align in (False, True)
+]
 ROWS = [Case(), Case(speculative=STEPS, drafts=True)]
 ADMISSIONS = [
     Case(recurrent=recurrent, computed=computed, beside=beside)
@@ -228,7 +232,7 @@ def _module(path: str) -> str:
 def _add_request(world: World, names: Names, case: Case, seen: Seen) -> None:
     log = world.log
     made = getattr(world.module(_module(HYBRID)), names.get(HYBRID_STATE, HYBRID_STATE))
-    config = _config(log, STEPS, case.align)
+    config = _config(log, case.speculative, case.align)
     state = made(config, Thing(log, "model"), None, Thing(log, "gpu"))
     counts = Array(log, [3, 3, 3])
     if hasattr(state, "num_accepted_tokens_gpu"):
@@ -242,6 +246,14 @@ def _add_request(world: World, names: Names, case: Case, seen: Seen) -> None:
 def _draft(path: str, owner: str) -> Callable[[World, Names, Case, Seen], None]:
     def run(world: World, names: Names, case: Case, seen: Seen) -> None:
         log = world.log
+
+        def dispatch(*args: Any, **kwargs: Any) -> tuple[Thing, None]:
+            # Two rows more than the batch has, as a graph may.
+            log.append(("dispatch", key(args), key(kwargs)))
+            return Thing(log, "batch_desc", num_reqs=4, num_tokens=8), None
+
+        utils = world.module("vllm.v1.worker.gpu.dp_utils")
+        utils.__dict__["dispatch_cg_and_sync_dp"] = dispatch
         made = getattr(world.module(_module(path)), names.get(owner, owner))
         speculator = made(_config(log, case.speculative), Thing(log, "gpu"))
         for name in GIVEN_LATER:

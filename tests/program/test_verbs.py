@@ -150,8 +150,17 @@ def reset(vllm: Vllm) -> None:
 def term(vllm: Vllm) -> None:
     scheduler = vllm.class_(SCHEDULER, "Scheduler")
     scheduler.method("schedule").term(
-        "(computed > 0 or not self.recurrent)", behind="new == 1", assigning="pad"
+        "(computed > 0 or not self.recurrent)",
+        behind="new == 1",
+        assigning="pad",
+        also=["not self.recurrent"],
     )
+
+
+def alone(vllm: Vllm) -> None:
+    """Only the method that renews it may set it in the class itself."""
+    own = vllm.class_("own.py", "Own")
+    own.expect_attribute("bound", set_in=["propose"], inherited=False)
 
 
 # The edit; what stands there, and what has to stand there instead.
@@ -260,6 +269,20 @@ DRIFTS: list[tuple[Edit, Change, str]] = [
     (reset, ("    def prepare(self", "    def add(self, row, request):\n"
              "        super().add(row, request)\n        if row:\n            return\n"
              "        self.counts[row].fill_(1)\n\n    def prepare(self"), "a way past it"),
+    (reset, ("    def prepare(self", "    def add(self, row, request):\n"
+             "        super().add(row, request)\n        self.counts[row].fill_(1)\n"
+             "        self.counts[row].fill_(2)\n\n    def prepare(self"), "fill_(2)"),
+    (reset, ("    def prepare(self", "    def add(self, row, request):\n"
+             "        super().add(row, request)\n        if row:\n"
+             "            self.counts[0] = 1\n\n    def prepare(self"), "self.counts[0] = 1"),
+    (reset, ("    def prepare(self", "    def add(self, row, request):\n"
+             "        super().add(row, request)\n        counts = self.counts\n"
+             "        counts[row] = 2\n\n    def prepare(self"), "counts = self.counts"),
+    (alone, ("        self.counts = torch.ones(1)\n", "        self.bound = None\n"),
+     "self.bound set in propose alone; found it set in __init__"),
+    (term, ("            computed = waiting.computed\n",
+            "            computed = waiting.computed\n            self.recurrent = False\n"),
+     "self.recurrent as __init__ sets it"),
     (term, ("                and new == 1\n", "                and new == 2\n"), "found 0"),
     (term, ("                and new == 1\n", "                or new == 1\n"), "found 0"),
     (term, ("                self.drafts > 0\n                and new == 1\n",
@@ -281,24 +304,42 @@ def test_what_would_be_wrong_there_is_a_drift(edit: Edit, change: Change, names:
     assert names in str(raised.value)
 
 
-def test_another_form_of_a_statement_serves_as_well() -> None:
-    there = "    def add(self, row, request):\n        # As ever.\n"
-    there += "        super().add(row, request)\n        "
-    change = ("    def prepare(self", f"{there}self.counts[row] = 1\n\n    def prepare(self")
+ADD = "    def add(self, row, request):\n        # As ever.\n"
+# Forms in which what is asked for may be there; none is made of them.
+SERVES: list[tuple[Edit, Change]] = [
+    (reset, ("    def prepare(self", f"{ADD}        super().add(row, request)\n"
+             "        self.counts[row] = 1\n\n    def prepare(self")),
+    (reset, ("    def prepare(self", f"{ADD}        self.counts[row].fill_(1)\n"
+             "        super().add(row, request)\n\n    def prepare(self")),
+    (reset, ("    def prepare(self", f"{ADD}        super().add(row, request)\n"
+             "        self.counts[row] = 1\n        if row:\n            self.counts[row] = 1\n\n"
+             "    def prepare(self")),
+    (term, ("                self.drafts > 0\n",
+            "                not self.recurrent\n                and self.drafts > 0\n")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("edit", "change"), SERVES)
+def test_another_form_serves_as_well(edit: Edit, change: Change) -> None:
     vllm = Vllm(files(change))
-    reset(vllm)
+    edit(vllm)
     assert [place.outcome for place in vllm.places] == [Outcome.PRESENT]
     assert not vllm.changed()
 
 
-def test_where_nothing_has_the_name_there_is_no_such_if() -> None:
-    vllm = Vllm(
-        files(
-            ("pad = False", "more = False"), ("pad = True", "more = True"), ("return pad", "return")
-        )
-    )
+RENAMED = [("pad = False", "more = False"), ("pad = True", "more = True"), ("return pad", "return")]
+
+
+def test_where_nothing_has_the_name_or_asks_there_is_no_such_if() -> None:
+    vllm = Vllm(files(*RENAMED, ("new == 1", "new == 2")))
     term(vllm)
     assert [place.outcome for place in vllm.places] == [Outcome.ABSENT]
+    with pytest.raises(Drift, match="one if that asks for new == 1; found 0"):
+        term(Vllm(files(*RENAMED)))
+
+
+def test_what_a_base_class_sets_is_not_the_class_itself() -> None:
+    alone(Vllm(files(("        self.most = config.most\n", "        self.bound = 1\n"))))
 
 
 def test_a_class_outside_of_the_runner_is_sought_beside_its_file() -> None:
@@ -324,10 +365,11 @@ def test_newer_releases_tell_themselves_by_parameters_and_keywords() -> None:
     own = vllm.class_("own.py", "Own")
     assert own.method("propose").has_parameters("batch")
     assert not own.method("propose").has_parameters("batch", "step")
-    assert own.method("propose").has_keyword("self.prefill", "step")
-    assert not own.method("propose").has_keyword("self.prefill", "drafts")
+    assert own.method("propose").has_keyword("self.prefill", "step", "0")
+    assert not own.method("propose").has_keyword("self.prefill", "step", "1")
+    assert not own.method("propose").has_keyword("self.prefill", "drafts", "0")
     none = vllm.class_("none.py", "None_").method("propose")
     assert not none.has_parameters("batch")
-    assert not none.has_keyword("self.prefill", "step")
+    assert not none.has_keyword("self.prefill", "step", "0")
     own.method("propose").fixed_otherwise("steps")
     assert [place.outcome for place in vllm.places] == [Outcome.OTHERWISE]

@@ -21,13 +21,18 @@ class Class:
         self._file = file
         self._name = name
 
-    def expect_attribute(self, name: str, set_in: Collection[str]) -> None:
-        """`name` is no more than what the methods `set_in` set. Raises Drift otherwise."""
+    def expect_attribute(
+        self, name: str, set_in: Collection[str], *, inherited: bool = True
+    ) -> None:
+        """`name` is no more than what the methods `set_in` set. Raises Drift otherwise.
+
+        inherited: those of the classes that it derives from too.
+        """
         if self._name is None:
             return
         if self._vllm.members(self._file, self._name, name):
             raise Drift(self._file, self._name, f"self.{name} of the object", "it of the class")
-        for file, method in self._vllm.setters(self._file, self._name, name):
+        for file, method in self._vllm.setters(self._file, self._name, name, inherited=inherited):
             if method not in set_in:
                 sought = f"self.{name} set in {' and '.join(set_in)} alone"
                 raise Drift(file, self._name, sought, f"it set in {method}")

@@ -59,12 +59,13 @@ class Method:
         """Whether it has parameters of these names, as newer releases tell themselves by."""
         return self._body is not None and {*names} <= {*parameters(self._body.node)}
 
-    def has_keyword(self, call: str, name: str) -> bool:
-        """Whether its one call of `call`, in a branch or not, has the keyword `name`."""
+    def has_keyword(self, call: str, name: str, value: str) -> bool:
+        """Whether its one call of `call`, in a branch or not, has the keyword `name` so."""
         if self._body is None:
             return False
         found, _ = self._body.call(call, nested=True)
-        return any(arg.keyword and arg.keyword.value == name for arg in found.args)
+        given = [arg.value for arg in found.args if arg.keyword and arg.keyword.value == name]
+        return [code_of(one) for one in given] == [value]
 
     def fixed_otherwise(self, what: str) -> None:
         """Note that the fix is there in another form, so that nothing is to be changed."""
@@ -228,9 +229,10 @@ class Method:
         self._done(what, body.with_lines(index, block))
 
     def behind_super(self, call: str, *, also: Sequence[str] = (), comment: str = "") -> None:
-        """The statement `call` stands behind the call of the method that this one overrides.
+        """The statement `call` stands in the method; a new one behind the call of super.
 
-        also: other statements that serve as well. comment: one line above a new one.
+        also: other statements that serve as well. comment: one line above a new one. Nothing else
+        in the method may use the attribute that they are about.
         """
         what = f"{call} behind super()"
         body = self._there(what)
@@ -247,11 +249,12 @@ class Method:
         index = found[0] + 1
         body.check_place(call, index)
         body.check_attributes(call)
-        end = len(body.node.body.body)
-        there = [
-            at for at in range(index, end) if any(body.values.has(at, one) for one in (call, *also))
-        ]
-        if there and body.values.may_leave(index, there[0]):
+        other = body.values.otherwise((call, *also))
+        if other:
+            body.drift(f"{call} and nothing else of it", other)
+        numbers = range(len(body.node.body.body))
+        there = [at for at in numbers if any(body.values.has(at, one) for one in (call, *also))]
+        if there and body.values.may_leave(0, there[0]):
             body.drift(f"{call} always", "a way past it")
         note = f"# {comment}\n" if comment else ""
         self._done(what, None if there else body.with_lines(index, f"{note}{call}\n"))
@@ -301,33 +304,43 @@ class Method:
         else:
             body.drift(f"if {was}", f"if {one_line(test)}")
 
-    def term(self, term: str, *, behind: str, assigning: str) -> None:
+    def term(self, term: str, *, behind: str, assigning: str, also: Sequence[str] = ()) -> None:
         """The one ``if``, nested or not, that asks for `behind` and more asks for `term` too.
 
         assigning: a name that it assigns, by which it is known. Where nothing in the method has
-        that name there is no such ``if``.
+        that name, or asks for that, there is no such ``if``. also: other terms that serve as well,
+        in any place.
         """
         what = f"if … {term}"
         body = self._there(what)
         if body is None:
             return
         same = body.values.same
-        if not body.values.stores[assigning]:
-            self._note(what, Outcome.ABSENT)
-            return
-        found = [
+        asking = [
             node
             for node in ifs(body.node)
             if any(same(code_of(one), behind) for one in terms(node.test))
-            and assigning in values.stores(ast.parse(textwrap.dedent(code_of(node))))
         ]
+        found = [
+            node
+            for node in asking
+            if assigning in values.stores(ast.parse(textwrap.dedent(code_of(node))))
+        ]
+        if not asking and not body.values.stores[assigning]:
+            self._note(what, Outcome.ABSENT)
+            return
         if len(found) != 1:
             body.drift(f"one if that asks for {behind}", f"{len(found)} of them")
         guard = found[0]
-        if any(same(code_of(one), term) for one in terms(guard.test)):
+        there = [code_of(one) for one in terms(guard.test)]
+        if any(same(one, wanted) for one in there for wanted in (term, *also)):
             self._done(what, None)
             return
         body.check_attributes(term)
+        own = [path for path in values.loads(values.expression(term)) if path.startswith("self.")]
+        for path in own:
+            if body.values.stores[path] or body.values.sets_otherwise(path):
+                body.drift(f"{path} as __init__ sets it", "another in the method")
         used = {*values.loads(ast.parse(textwrap.dedent(code_of(guard))))}
         names = [name for name in values.loads(values.expression(term)) if "self" not in name]
         missing = [name for name in names if name not in used]

@@ -201,6 +201,21 @@ class Method:
         found = self._body[index : index + len(wanted)]
         return [*map(ast.dump, found)] == [*map(ast.dump, wanted)]
 
+    def otherwise(self, statements: Collection[str]) -> str:
+        """A statement that uses the attributes of self which `statements` use, and is none of them.
+
+        Its code, or empty. Statements with others in them are not looked at, only those in them.
+        """
+        wanted = [ast.parse(one).body[0] for one in statements]
+        about = {name for one in wanted for name in loads(one) if name.startswith("self.")}
+        for outer in self._body:
+            for node in ast.walk(outer):
+                if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+                    uses = {*loads(node), *stores(node)} & about
+                    if uses and not any(ast.dump(node) == ast.dump(one) for one in wanted):
+                        return ast.unparse(node)
+        return ""
+
     def stale(self, names: Collection[str], index: int) -> str:
         """What is made of `names` before statement `index` and used behind it, or empty."""
         behind = {used for statement in self._body[index:] for used in loads(statement)}

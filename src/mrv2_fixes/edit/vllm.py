@@ -256,10 +256,13 @@ class Vllm:
             self.members(*base, name) for base in self._bases(path, owner)
         )
 
-    def setters(self, path: str, owner: str, attribute: str) -> Iterator[tuple[str, str]]:
-        """File and name of each method that may set `attribute` of self, in the classes of `owner`.
+    def setters(
+        self, path: str, owner: str, attribute: str, *, inherited: bool = True
+    ) -> Iterator[tuple[str, str]]:
+        """File and name of each method that may set `attribute` of self.
 
-        Only of the file as it was read, since most have no such name and need not be searched.
+        Of all in the file of class `owner`, and inherited: in those of its base classes. Only of
+        the file as it was read, since most have no such name and need not be searched.
         """
         self.module(path)  # raises Drift where it does not parse
         if attribute.encode() in self._files[path]:
@@ -269,7 +272,7 @@ class Vllm:
                     f"self.{attribute}" in values.stores(node) or values.by_string(node)
                 ):
                     yield path, node.name
-        for base in self._bases(path, owner):
+        for base in self._bases(path, owner) if inherited else ():
             yield from self.setters(*base, attribute)
 
     def _bases(self, path: str, name: str) -> Iterator[tuple[str, str]]:
