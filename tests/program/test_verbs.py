@@ -255,6 +255,8 @@ DRIFTS: list[tuple[Edit, Change, str]] = [
     (order, ("        ids = fetch(names)\n",
              "        kept = list(names)\n        ids = fetch(names)\n        use(kept)\n"),
      "kept made behind ids"),
+    (order, ("        names = sorted(batch)\n        ids = fetch(names)\n",
+             "        ids = fetch(batch)\n"), "names with its value"),
     (order, ("import numpy as np\n", "from vllm import np\n"), "np"),
     (order, ("        names = sorted(batch)\n",
              "        if batch:\n            names = sorted(batch)\n"), "names"),

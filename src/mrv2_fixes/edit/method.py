@@ -222,10 +222,12 @@ class Method:
         stale = body.values.stale(stored, index)
         if stale:
             body.drift(f"{stale} made behind {after}", "it made before, of what is changed")
+        known = inner
         for statement in ast.parse(block).body:
             code = ast.unparse(cast(ast.Assign, statement).value)
-            body.check_place(code, index, ahead_of, known=brought | inner)
+            body.check_place(code, index, ahead_of, known=known)
             body.check_attributes(code)
+            known = known | {*values.stores(statement)}
         self._done(what, body.with_lines(index, block))
 
     def behind_super(self, call: str, *, also: Sequence[str] = (), comment: str = "") -> None:
