@@ -148,6 +148,7 @@ class Method:
             if inherited is None and self._shared and not values_.stores[after]:
                 inherited = self._inherited_store(body, after)
             if inherited is not None:
+                self._expect_as_inherited(body, inherited, value)
                 inherited.assign(
                     target, value, after=after, ahead_of=ahead_of, also=also, comment=comment
                 )
@@ -478,6 +479,15 @@ class Method:
     def _note(self, what: str, outcome: Outcome) -> None:
         symbol = f"{self._owner}.{self._name}" if self._owner else self._name
         self._files.places.append(Place(self._file, symbol, what, outcome))
+
+    def _expect_as_inherited(self, body: Body, inherited: Method, value: str) -> None:
+        """Drift unless the attributes in `value` stay what the overridden definition sets."""
+        assert inherited._body is not None
+        for path in values.loads(values.expression(value)):
+            own, there = body.values.value(path), inherited._body.values.value(path)
+            again = own is not None and there is not None and body.values.same(own, there)
+            if "." in path and body.values.stores[path] and not again:
+                body.drift(f"{path} as the class it derives from sets it", "another value set")
 
     def _inherited_store(self, body: Body, target: str) -> Method | None:
         """The nearest overridden definition that assigns `target`, if each above it calls super."""
