@@ -99,8 +99,9 @@ def _proposals(seen: Seen) -> dict[tuple[int, ...], list[Mapping[str, Any]]]:
 def _bounds(build: Mapping[str, Any], least: list[int], most: list[int]) -> bool:
     """Whether the bound of the first rows is between those, and of the rest 0."""
     bound = build.get("seq_lens_cpu_upper_bound")
-    rows = operator.index(build["num_reqs"])
-    if not isinstance(bound, Array) or len(bound) < max(rows, len(least)):
+    if not isinstance(bound, Array) or "num_reqs" not in build:
+        return False
+    if len(bound) < max(operator.index(build["num_reqs"]), len(least)):
         return False
     within = zip(least, bound.entries, most, strict=False)
     return all(low <= row <= high for low, row, high in within) and not any(
@@ -149,7 +150,7 @@ def _reset(case: Case, seen: Seen) -> bool:
 
 def _begins_anew(case: Case, seen: Seen) -> bool:
     wanted = [] if seen.otherwise else [seen.cleared]
-    return all(build["cleared"] == wanted for build in seen.given)
+    return all(build.get("cleared") == wanted for build in seen.given)
 
 
 def _decodes_first(case: Case, seen: Seen) -> bool:
@@ -161,7 +162,7 @@ def _decodes_first(case: Case, seen: Seen) -> bool:
             return False
         if "tokens" in build:
             tokens = [build["tokens"][name] for name in names]
-            given = [key(build[name]) for name in ("num_scheduled_tokens", "idx_mapping_np")]
+            given = [key(build.get(name)) for name in ("num_scheduled_tokens", "idx_mapping_np")]
             wanted = [tokens, [INDEX[name] for name in names]]
             if given != [key(Array([], one)) for one in wanted]:
                 return False
@@ -170,7 +171,7 @@ def _decodes_first(case: Case, seen: Seen) -> bool:
 
 def _unpadded(case: Case, seen: Seen) -> bool:
     return not case.first or all(
-        not build["scheduled_spec_decode_tokens"] and build["num_scheduled_tokens"]["new"] == 1
+        not build["scheduled_spec_decode_tokens"] and build["num_scheduled_tokens"].get("new") == 1
         for build in seen.given
     )
 

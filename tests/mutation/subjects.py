@@ -192,7 +192,7 @@ def _state(path: str, owner: str) -> Callable[[World, Names, Case, Seen], None]:
         things = _things(log, "block_tables slot_mappings attn_groups kv_cache_config")
         arguments = [batch, modes.FULL if case.full else modes.NONE, *things]
         seen.cleared = key((batch, things[0], things[-1], config))
-        seen.otherwise = _first_chunks_are_prefills(world.files)
+        seen.otherwise = GDN in world.files and _takes_them_for_prefills(world.files[GDN])
         capture = {"for_capture": True} if case.capture else {}
         seen.did.append(
             key(getattr(state, names.get(f"{path}:{method}", method))(*arguments, **capture))
@@ -203,6 +203,7 @@ def _state(path: str, owner: str) -> Callable[[World, Names, Case, Seen], None]:
 
 @lru_cache(maxsize=8)
 def _takes_them_for_prefills(source: bytes) -> bool:
+    """Whether the builder of gated delta nets takes a request's first chunk for a prefill."""
     world = World({GDN: source})
     world.note("vllm.v1.attention.backends.utils", "split_decodes_and_prefills")
     made = world.module(_module(GDN)).GDNAttentionMetadataBuilder
@@ -214,15 +215,8 @@ def _takes_them_for_prefills(source: bytes) -> bool:
     # What is made of the split is not needed.
     with suppress(Exception):
         builder.build(0, Thing(world.log, "metadata"))
-    return any(build.get("treat_short_extends_as_decodes") is False for build in world.builds)
-
-
-def _first_chunks_are_prefills(files: Files) -> bool:
-    """Whether the builder of gated delta nets takes a request's first chunk for one."""
-    try:
-        return GDN in files and _takes_them_for_prefills(files[GDN])
-    except Exception:  # whatever the code raises, it does not
-        return False
+    # Raises IndexError where it does not come to that, so that nothing can be said.
+    return world.builds[0].get("treat_short_extends_as_decodes") is False
 
 
 def _module(path: str) -> str:
@@ -240,7 +234,7 @@ def _add_request(world: World, names: Names, case: Case, seen: Seen) -> None:
     del log[:]
     add = getattr(state, names.get(f"{HYBRID}:add_request", "add_request"))
     seen.did.append(key(add(1, Thing(log, "new_req_data"))))
-    world.builds.append({"accepted": counts.entries})
+    world.builds[:] = [{"accepted": counts.entries}]
 
 
 def _draft(path: str, owner: str) -> Callable[[World, Names, Case, Seen], None]:
@@ -341,8 +335,8 @@ def _rows(world: World, names: Names, case: Case, seen: Seen) -> None:
     batch = Thing(log, "batch_desc", num_tokens=32, num_reqs=None)
     prepare = getattr(runner, names.get(f"{RUNNER}:prepare_inputs", "prepare_inputs"))
     seen.did.append(key(prepare(output, batch)))
-    for build in world.builds:
-        build["tokens"] = tokens
+    rows = [build for build in world.builds if isinstance(build.get("req_ids"), list)]
+    world.builds[:] = [{**build, "tokens": tokens} for build in rows]
 
 
 class Queue(list[Any]):
