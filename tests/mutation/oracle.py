@@ -171,7 +171,8 @@ def _decodes_first(case: Case, seen: Seen) -> bool:
 
 def _unpadded(case: Case, seen: Seen) -> bool:
     return not case.first or all(
-        not build["scheduled_spec_decode_tokens"] and build["num_scheduled_tokens"].get("new") == 1
+        not build["scheduled_spec_decode_tokens"]
+        and build["num_scheduled_tokens"].get("new", 1) == 1
         for build in seen.given
     )
 
