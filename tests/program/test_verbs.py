@@ -343,6 +343,16 @@ def test_where_nothing_has_the_name_or_asks_there_is_no_such_if() -> None:
         term(Vllm(files(*RENAMED)))
 
 
+def test_a_base_class_that_is_not_in_its_file_is_a_drift() -> None:
+    there = files(
+        ("class Base:", "class Old:"),
+        ("        self.counts = torch.ones(1)\n", ""),
+        ("    def prepare(self", f"{ADD}        super().add(row, request)\n\n    def prepare(self"),
+    )
+    with pytest.raises(Drift, match="class Base; found no such class"):
+        reset(Vllm(there))
+
+
 def test_what_a_base_class_sets_is_not_the_class_itself() -> None:
     alone(Vllm(files(("        self.most = config.most\n", "        self.bound = 1\n"))))
 

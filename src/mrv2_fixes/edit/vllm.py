@@ -234,7 +234,8 @@ class Vllm:
     def _is_property(self, path: str, owner: str, name: str) -> bool:
         """Whether class `owner`, or the nearest that it derives from, has the property `name`."""
         definition = self._definition(path, owner)
-        assert definition is not None
+        if definition is None:
+            raise Drift(path, "", f"class {owner}", "no such class")
         found, hidden = source.functions(definition, name)
         if found or hidden:
             decorators = [code_of(one.decorator) for one in found[0].decorators] if found else []
