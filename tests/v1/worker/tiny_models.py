@@ -581,16 +581,18 @@ def build_layers(kind: str, **kwargs: Any) -> Iterator[Layers]:
         # Releases that refuse hybrid models on V2 do so here; the code below is V2's
         # all the same.
         patch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+        defaults: dict[str, Any] = {
+            "skip_tokenizer_init": True,
+            "enforce_eager": True,
+            "max_model_len": 1024,
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": 256,
+            "enable_prefix_caching": False,
+            "block_size": BLOCK_SIZE,
+            "dtype": "float32",
+        }
         vllm_config = EngineArgs(
-            model=write_config(kind),
-            skip_tokenizer_init=True,
-            enforce_eager=True,
-            max_model_len=1024,
-            max_num_seqs=8,
-            max_num_batched_tokens=256,
-            enable_prefix_caching=False,
-            block_size=BLOCK_SIZE,
-            **{"dtype": "float32"} | kwargs,
+            model=write_config(kind), **defaults | kwargs
         ).create_engine_config()
     device = torch.device(current_platform.device_type)
     with set_current_vllm_config(vllm_config), tempfile.TemporaryDirectory() as folder:
