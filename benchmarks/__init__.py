@@ -1,0 +1,1 @@
+"""What the program costs, and what the fixes are worth; `make bench` runs all."""
