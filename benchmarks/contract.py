@@ -1,23 +1,25 @@
 """What the check of attention metadata adds to a build, off and on.
 
-    .venv/bin/python benchmarks/contract.py [RELEASE]
+    python -m benchmarks.contract [RELEASE]
 
-The engine's own layers and builders, on the CPU, in one process. JSON: for each model, the median
-of interleaved builds with the check off and on, as a multiple of one without it. Seed 0.
+The engine's own layers and builders, on the CPU, in one process; seconds of one build.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from pathlib import Path
 
+from benchmarks import measure
 from mrv2_fixes import cache, engine
 
-ROOT = Path(__file__).parents[1]
-MODULE = "vllm/v1/worker/gpu/attn_metadata_contract.py"
+MODULE = measure.ROOT / "vllm/v1/worker/gpu/attn_metadata_contract.py"
+KINDS = ("llama", "granite")
+RUNS = 300
 SCRIPT = """
-import json, random, statistics, sys, time
+import json, sys
+from benchmarks import measure
 from tests.v1.worker.test_attn_metadata_contract import right
 from tests.v1.worker.tiny_models import Row, build_layers
 from vllm.v1.worker.gpu import attn_metadata_contract, attn_utils
@@ -26,35 +28,33 @@ def checked(enabled):
     attn_metadata_contract.ENABLED = enabled
     return attn_metadata_contract.checked(attn_utils.build_attn_metadata)
 
-random.seed(0)
-builds = {"plain": attn_utils.build_attn_metadata, "off": checked(False), "on": checked(True)}
-ratios = {}
-for kind in "llama", "granite":
-    with build_layers(kind) as layers:
-        arguments = right(layers, [Row(40 * i, 1) for i in range(1, 9)])
-        taken = {name: [] for name in builds}
-        for _ in range(300):
-            # Whoever follows the check finds the caches cold: none does always.
-            for name in random.sample(list(builds), len(builds)):
-                began = time.perf_counter()
-                builds[name](**arguments)
-                taken[name].append(time.perf_counter() - began)
-    plain = statistics.median(taken["plain"])
-    ratios[kind] = {name: round(statistics.median(taken[name]) / plain, 2) for name in taken}
-    ratios[kind]["plain"] = f"{plain * 1e6:.0f} microseconds"
-print(json.dumps({"release": sys.argv[1], "ratios": ratios}))
+build = attn_utils.build_attn_metadata
+ways = {"no check": build, "check off": checked(False), "check on": checked(True)}
+with build_layers(sys.argv[1]) as layers:
+    arguments = right(layers, [Row(40 * i, 1) for i in range(1, 9)])
+    actions = {name: lambda way=way: way(**arguments) for name, way in ways.items()}
+    print(json.dumps(measure.interleaved(actions, int(sys.argv[2]))))
 """
 
 
-def main(release: str = "0.24.0") -> None:
-    environment = engine.environment(release)
-    tree = engine.patched_tree(environment, {MODULE: (ROOT / MODULE).read_bytes()}, cache.folder())
-    command = [str(environment.python), "-c", SCRIPT, release]
-    variables = engine.variables(environment, [tree])
-    done = subprocess.run(
-        command, cwd=ROOT, env=variables, check=True, stdout=subprocess.PIPE, text=True
-    )
-    print(done.stdout.splitlines()[-1])
+def main(number: str = "0.24.0") -> None:
+    environment = engine.environment(number)
+    path = MODULE.relative_to(measure.ROOT).as_posix()
+    tree = engine.patched_tree(environment, {path: MODULE.read_bytes()}, cache.folder())
+    figures = {}
+    for kind in KINDS:
+        done = subprocess.run(
+            [environment.python, "-c", SCRIPT, kind, str(RUNS)],
+            cwd=measure.ROOT,
+            env=engine.variables(environment, [tree]),
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        taken = json.loads(done.stdout.splitlines()[-1])
+        figures[kind] = measure.compared(taken, to="no check")
+    of = [*map(measure.ROOT.joinpath, ("benchmarks/contract.py", "tests/v1/worker")), MODULE]
+    measure.write("contract", figures, of, {"vllm": number})
 
 
 if __name__ == "__main__":

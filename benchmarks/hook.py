@@ -1,29 +1,28 @@
 """What the import hook adds to the start of a process that serves.
 
-    .venv/bin/python benchmarks/hook.py [RELEASE]
+    python -m benchmarks.hook [RELEASE]
 
-Medians of interleaved runs, each in a process of its own that has imported nothing before, in
-seconds, as JSON. `plain`: finding and reading the compiled code of the touched modules. `hook`: the
-plugin's start, and the same modules through the hook. `unknown`: the same on files that are those
-of no release, where LibCST has to be imported. What a vLLM has imported itself comes off these.
+Each is a process of its own that has imported nothing before, and counts its own seconds. `plain`:
+finding and reading the compiled code of the touched modules. `hook`: the plugin's start, and the
+same modules through the hook. `hook on a fork`: the same on files that are those of no release,
+where LibCST has to be imported. What a vLLM has imported itself comes off these.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
+from benchmarks import measure
 from mrv2_fixes import series
 from mrv2_fixes.maintain import sources
 
 RUNS = 15
-TOUCHED = sorted({path for patch in series.load().patches for path in patch.header.touches})
 SCRIPT = """
 import sys, time
 root, hooked, *paths = sys.argv[1:]
@@ -44,27 +43,30 @@ print(time.perf_counter() - began)
 """
 
 
-def seconds(root: Path, hooked: bool) -> float:
-    environ = {**os.environ, "MRV2_FIXES": "all"}
-    command = [sys.executable, "-c", SCRIPT, str(root), str(hooked), *TOUCHED]
+def seconds(root: Path, hooked: bool, group: str) -> float:
+    environ = {**os.environ, "MRV2_FIXES": group}
+    patches = series.load().select(group=group)
+    touched = sorted({path for patch in patches for path in patch.header.touches})
+    command = [sys.executable, "-c", SCRIPT, str(root), str(hooked), *touched]
     done = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout)
 
 
-def main(release: str = "0.22.1") -> None:
+def main(number: str = "0.22.1") -> None:
     with tempfile.TemporaryDirectory() as temporary:
-        known, unknown = Path(temporary) / "known", Path(temporary) / "unknown"
-        for root in known, unknown:
-            shutil.copytree(sources.folder(release, print), root)
-        changed = unknown / TOUCHED[0]
-        changed.write_bytes(changed.read_bytes() + b"# a fork\n")
-        runs = {"plain": (known, False), "hook": (known, True), "unknown": (unknown, True)}
-        taken: dict[str, list[float]] = {name: [] for name in runs}
-        for _ in range(RUNS):
-            for name, (root, hooked) in runs.items():
-                taken[name].append(seconds(root, hooked))
-    medians = {name: round(statistics.median(values), 4) for name, values in taken.items()}
-    print(json.dumps({"release": release, "python": sys.version.split()[0], "seconds": medians}))
+        known, fork = Path(temporary) / "known", Path(temporary) / "fork"
+        for root in known, fork:
+            shutil.copytree(sources.folder(number, print), root)
+        for path in {path for patch in series.load().patches for path in patch.header.touches}:
+            if (fork / path).exists():
+                (fork / path).write_bytes((fork / path).read_bytes() + b"# ours\n")
+        runs = {"plain": (known, False), "hook": (known, True), "hook on a fork": (fork, True)}
+        figures = {}
+        for group in series.GROUPS:
+            samples = {name: partial(seconds, *run, group) for name, run in runs.items()}
+            figures[group] = measure.compared(measure.sampled(samples, RUNS), to="plain")
+    of = [Path(__file__), measure.ROOT / "src/mrv2_fixes", measure.ROOT / "patches"]
+    measure.write("hook", figures, of, {"vllm": number})
 
 
 if __name__ == "__main__":

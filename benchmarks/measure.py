@@ -24,22 +24,8 @@ RESULTS = Path(__file__).with_name("results")
 SEED = 0  # of the order of the actions in each round
 
 
-def interleaved(
-    actions: Mapping[str, Callable[[], object]],
-    runs: int,
-    before: Callable[[], object] = lambda: None,
-) -> dict[str, list[float]]:
-    """Seconds that each action took, in `runs` rounds that run all of them in an order of chance.
-
-    before: done before each action, and not counted.
-    """
-
-    def timed(action: Callable[[], object]) -> float:
-        before()
-        began = time.perf_counter()
-        action()
-        return time.perf_counter() - began
-
+def interleaved(actions: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
+    """Seconds that each action took, in `runs` rounds of all, each in an order of chance."""
     return sampled({name: partial(timed, action) for name, action in actions.items()}, runs)
 
 
@@ -52,6 +38,13 @@ def sampled(samples: Mapping[str, Callable[[], float]], runs: int) -> dict[str, 
         for name in chance.sample(list(samples), len(samples)):
             taken[name].append(samples[name]())
     return taken
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Seconds that `action` takes."""
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
 
 
 def compared(taken: Mapping[str, Sequence[float]], to: str) -> dict[str, dict[str, float]]:

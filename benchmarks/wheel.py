@@ -1,48 +1,35 @@
-"""How long a patched wheel takes, beside copying the file and beside the usual way of changing one.
+"""What a patched wheel costs, beside a copy of the file and the usual way of changing one.
 
-    .venv/bin/python benchmarks/wheel.py [RELEASE]
+    python -m benchmarks.wheel [RELEASE]
 
-Medians of interleaved runs, in seconds and as ratios to `cp`, as JSON. `build` is all that it takes
-to get from the official wheel to the patched one but for the plan, which has its own benchmark:
-reading the directory, comparing what is read with RECORD, writing. `build, open` is without opening
-the wheel, which a plan has done. `unpack and pack` are the two commands of the package wheel with
-the same changes between them, its RECORD and compression included.
+`patched wheel` is all that it takes to get from the official wheel to the patched one but for the
+plan: reading the directory, comparing what is read with RECORD, writing. `wheel unpack, wheel pack`
+are the two commands of the package wheel with the same changes between them, its RECORD and
+compression included.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from benchmarks import measure
 from mrv2_fixes import plan, series
 from mrv2_fixes.deliver import wheel
-from mrv2_fixes.targets import Target, release
+from mrv2_fixes.targets import release
 
-ROUNDS = 3
-RUNS = 7  # of each in a round, but for the slow one
+ROUNDS = 2  # of the slow one, a minute each
+RUNS = 15
 
 
 def say(line: str) -> None:
     print(line, file=sys.stderr)
-
-
-def seconds(action: Callable[[], object], into: Path) -> float:
-    """How long `action` takes to fill the folder `into`, which is made empty before."""
-    shutil.rmtree(into, ignore_errors=True)
-    into.mkdir()
-    began = time.perf_counter()
-    action()
-    return time.perf_counter() - began
 
 
 def install_wheel(into: Path) -> list[str]:
@@ -74,36 +61,38 @@ def main(number: str = "0.24.0") -> None:
     target = release.read(number, say)
     made = plan.quick(chosen.core, target.files, version=target.version)
 
-    def build(opened: Target) -> None:
-        patched = wheel.patched(made, opened, chosen, lambda _: None)
+    def build(into: Path) -> None:
+        patched = wheel.patched(made, release.read(number, say), chosen, lambda _: None)
         assert patched is not None
         patched.write(into)
 
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as temporary:
+    def copy(into: Path) -> None:
+        subprocess.run(["cp", "--reflink=never", official, into], check=True)
+
+    def sample(action: Callable[[Path], None], into: Path) -> float:
+        shutil.rmtree(into, ignore_errors=True)
+        into.mkdir()
+        return measure.timed(partial(action, into))
+
+    dist = measure.ROOT / "dist"
+    dist.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=dist) as temporary:
         into, tool = Path(temporary) / "out", install_wheel(Path(temporary) / "tool")
-        quick: dict[str, Callable[[], object]] = {
-            "cp": lambda: subprocess.run(["cp", "--reflink=never", official, into], check=True),
-            "build": lambda: build(release.read(number, say)),
-            "build, open": lambda: build(target),
+        quick = {
+            name: partial(sample, action, into)
+            for name, action in {"cp": copy, "patched wheel": build}.items()
         }
-        slow = {"unpack and pack": lambda: unpack_and_pack(tool, official, made, into)}
-        taken: dict[str, list[float]] = {name: [] for name in (*quick, *slow)}
-        for _ in range(ROUNDS):
-            for actions, runs in ((quick, RUNS), (slow, 1)):
-                for _ in range(runs):
-                    for name, action in actions.items():
-                        taken[name].append(seconds(action, into))
-    medians = {name: statistics.median(values) for name, values in taken.items()}
-    answer = {
-        "release": number,
-        "bytes": official.stat().st_size,
-        "python": platform.python_version(),
-        "zlib": zlib.ZLIB_RUNTIME_VERSION,
-        "cores": os.cpu_count(),
-        "seconds": {name: round(value, 4) for name, value in medians.items()},
-        "ratio to cp": {name: round(value / medians["cp"], 2) for name, value in medians.items()},
-    }
-    print(json.dumps(answer))
+        whole = partial(sample, partial(unpack_and_pack, tool, official, made), into)
+        figures = {
+            "wheel": measure.compared(measure.sampled(quick, RUNS), to="cp"),
+            "by hand": measure.compared(
+                measure.sampled({**quick, "wheel unpack, wheel pack": whole}, ROUNDS), to="cp"
+            ),
+            "bytes": official.stat().st_size,
+        }
+    sources = ("deliver", "targets")
+    of = [Path(__file__), *(measure.ROOT / "src/mrv2_fixes" / name for name in sources)]
+    measure.write("wheel", figures, of, {"vllm": number, "zlib": zlib.ZLIB_RUNTIME_VERSION})
 
 
 if __name__ == "__main__":

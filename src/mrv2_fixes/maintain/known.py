@@ -32,7 +32,7 @@ def describe(files: Mapping[str, bytes], paths: list[str]) -> known.Release:
             if path not in files:
                 continue  # what is added is the same on every base
             slugs = tuple(step.patch.slug for step in needed if path in step.files)
-            outcome = known.Outcome(slugs, _splices(files[path], text))
+            outcome = known.Outcome(slugs, splices(files[path], text))
             outcomes.setdefault(path, {})[known.digest(text)] = outcome
     hashes = {path: known.digest(files[path]) for path in paths if path in files}
     return known.Release(hashes, states, outcomes)
@@ -42,7 +42,7 @@ def _steps(patches: tuple[series.Patch, ...], files: Mapping[str, bytes]) -> tup
     return plan.make(patches, files, releases={}).steps
 
 
-def _splices(published: bytes, text: bytes) -> tuple[tuple[int, int, str], ...]:
+def splices(published: bytes, text: bytes) -> tuple[tuple[int, int, str], ...]:
     """Where a file differs from the published one; see `known.Outcome`."""
     before, after = published.splitlines(keepends=True), text.splitlines(keepends=True)
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
