@@ -10,12 +10,11 @@ from collections.abc import Collection, Sequence
 from typing import NoReturn, Protocol
 
 import libcst as cst
-import libcst.matchers as m
 
 from mrv2_fixes.edit import values
 from mrv2_fixes.edit.drift import Drift
 from mrv2_fixes.edit.place import Place
-from mrv2_fixes.edit.source import calls, code_of, values_of
+from mrv2_fixes.edit.source import calls, code_of, ends_in, is_name, values_of
 
 
 class Files(Protocol):
@@ -84,10 +83,7 @@ class Body:
         name: with ``self.`` where it is a method. nested: it may be in a branch or inner function.
         """
         node = self.node
-        called = m.Name(name) | m.Attribute(attr=m.Name(name))
-        found = [
-            at for at in calls(node) if m.matches(at[0].func, called) or code_of(at[0].func) == name
-        ]
+        found = [at for at in calls(node) if ends_in(at[0].func, name)]
         if len(found) != 1 or self.values.loads[name] != 1:
             self.drift(f"one call of {name}", f"{len(found)} of them, or it by another name")
         if self.values.binds(name) or self._files.binds(self._file, name) > 1:
@@ -102,7 +98,8 @@ class Body:
         found = [
             index
             for index, statement in enumerate(self.node.body.body)
-            if m.matches(statement, m.SimpleStatementLine(body=[m.Assign()]))
+            if isinstance(statement, cst.SimpleStatementLine)
+            and isinstance(statement.body[0], cst.Assign)
             and self.values.stores_within(index)[name]
         ]
         if not found or (len(found) > 1 and not first):
@@ -154,7 +151,7 @@ class Body:
             call for call, _ in calls(self.node) if code_of(call.func).rpartition(".")[2] in takers
         ]
         for call in found:
-            if not any(m.matches(arg, m.Arg(value=m.Name(name), star="")) for arg in call.args):
+            if not any(is_name(arg.value, name) and not arg.star for arg in call.args):
                 self.drift(f"{name} in {code_of(call.func)}", "another value, or none")
         changed = [path for path in self.values.stores if path.startswith(f"{name}.")]
         if changed or not found:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import cast
 
 import libcst as cst
-import libcst.matchers as m
 
 from mrv2_fixes.edit import values
 from mrv2_fixes.edit.body import Body, Files
@@ -23,6 +22,7 @@ from mrv2_fixes.edit.source import (
     code_of,
     conjunctions,
     ifs,
+    is_name,
     one_line,
     parameters,
     solid,
@@ -438,9 +438,7 @@ class Method:
         if len(found) != 1:
             body.drift(f"{around} once", f"{len(found)} of them")
         outer = [
-            node
-            for node in present
-            if m.matches(node.func, m.Name(call)) and solid(around) in bare(node)
+            node for node in present if is_name(node.func, call) and solid(around) in bare(node)
         ]
         if not outer:
             self._done(what, None)

@@ -36,6 +36,17 @@ def bare(node: cst.Call) -> str:
     return solid(code_of(node.with_changes(lpar=[], rpar=[])))
 
 
+def is_name(node: cst.CSTNode, name: str) -> bool:
+    """Whether a node is the name `name`, and no more."""
+    return isinstance(node, cst.Name) and node.value == name
+
+
+def ends_in(node: cst.BaseExpression, name: str) -> bool:
+    """Whether what is called is `name`, by itself, in full, or as an attribute of anything."""
+    last = node.attr if isinstance(node, cst.Attribute) else node
+    return is_name(last, name) or code_of(node) == name
+
+
 # Each is asked for many times of the same tree, and costs a walk over it.
 @lru_cache(maxsize=64)
 def calls(node: cst.FunctionDef) -> tuple[tuple[cst.Call, int], ...]:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import libcst as cst
-import libcst.matchers as m
 
 from mrv2_fixes.edit import source, values
 from mrv2_fixes.edit.class_ import Class
@@ -287,7 +286,7 @@ class Vllm:
         }
         for base in definition.bases if definition else ():
             called = code_of(base.value)
-            if base.star or not m.matches(base.value, m.Name() | m.Attribute()):
+            if base.star or not isinstance(base.value, cst.Name | cst.Attribute):
                 raise Drift(path, name, "the class's bases by name", called)
             head = called.partition(".")[0]
             if self.binds(path, head) > 1:
