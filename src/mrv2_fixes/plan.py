@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import gc
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -110,6 +111,19 @@ class Plan(msgspec.Struct, frozen=True):
         return said
 
 
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keeps the garbage collector from walking LibCST's trees, over and over as they grow."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_uncollected()
 def make(
     patches: Sequence[Patch],
     files: Mapping[str, bytes],
