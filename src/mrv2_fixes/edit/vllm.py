@@ -138,9 +138,7 @@ class Vllm:
         self.consulted.add(path)
         if path not in self._modules:
             try:
-                # Python itself first: it has limits where LibCST's parser has none.
-                compile(self._files[path], path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
-                self._modules[path] = self._read[path] = cst.parse_module(self._files[path])
+                self._modules[path] = self._read[path] = _parsed(path, self._files[path])
             except UNREADABLE as error:
                 reason = " ".join(str(error).split("\n\n")[0].split())
                 raise Drift(path, "", "Python source", f"what does not parse ({reason})") from error
@@ -351,6 +349,14 @@ class Vllm:
     def _put(self, path: str, module: cst.Module) -> None:
         self._modules[path] = module
         self._changed.add(path)
+
+
+@lru_cache(maxsize=32)
+def _parsed(path: str, content: bytes) -> cst.Module:
+    """The tree of a file, one for all plans of it: parsing is half of a plan."""
+    # Python itself first: it has limits where LibCST's parser has none.
+    compile(content, path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    return cst.parse_module(content)
 
 
 @lru_cache(maxsize=256)
