@@ -17,7 +17,7 @@ from mrv2_fixes import targets
 from mrv2_fixes.audit import audit
 from mrv2_fixes.audit.source import MODELS, RUNNER, Source
 
-RUNS = 7
+RUNS = 5
 
 
 def main(number: str = "0.24.0") -> None:

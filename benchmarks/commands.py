@@ -22,7 +22,7 @@ from benchmarks import measure
 from mrv2_fixes import plan, printing, series
 from mrv2_fixes.targets import folder, release
 
-RUNS = 9
+RUNS = 7
 Command = Sequence[str | Path]
 
 

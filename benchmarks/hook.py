@@ -22,7 +22,7 @@ from benchmarks import measure
 from mrv2_fixes import series
 from mrv2_fixes.maintain import sources
 
-RUNS = 15
+RUNS = 9
 SCRIPT = """
 import sys, time
 root, hooked, *paths = sys.argv[1:]

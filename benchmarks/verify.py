@@ -17,7 +17,7 @@ from benchmarks import measure
 from mrv2_fixes import cache, engine, plan, series, verify
 from mrv2_fixes.targets import folder
 
-RUNS = 3
+RUNS = 2
 SLUG = "forward-seq-lens-cpu-upper-bound"
 SCRIPT = """
 from tests.v1.worker import tiny_models
