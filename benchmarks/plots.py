@@ -38,8 +38,8 @@ STYLE: Any = {
     **{f"{part}.color": GREY for part in ("text", "xtick", "ytick", "grid")},
     **{f"axes.{part}color": GREY for part in ("edge", "label", "title")},
 }
-Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]
-"""Name to the values of x and of y."""
+Curves = Mapping[str, tuple[Sequence[float], Sequence[Sequence[float]]]]
+"""Name to the values of x and, of one or two sides, those of y; the second is drawn with dashes."""
 
 
 def bars(axes: Axes, title: str, ratios: Mapping[str, Mapping[str, float]], to: str) -> None:
@@ -62,9 +62,10 @@ def bars(axes: Axes, title: str, ratios: Mapping[str, Mapping[str, float]], to: 
 
 def lines(axes: Axes, title: str, x: str, y: str, curves: Curves) -> None:
     """Curves on two logarithmic axes."""
-    for index, (name, (xs, ys)) in enumerate(curves.items()):
+    for index, (name, (xs, sides)) in enumerate(curves.items()):
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-        axes.plot(xs, ys, label=name, color=colour, marker=marker, markersize=4, linewidth=1.5)
+        for ys, dash, label in zip(sides, ("-", "--"), (name, None), strict=False):
+            axes.plot(xs, ys, dash, label=label, color=colour, marker=marker, markersize=4)
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
@@ -101,10 +102,28 @@ def growth(figures: Mapping[str, Any]) -> Figure:
     titles = {"patches": "patches of one file", "files": "files of one patch"}
     for axes, (of, title) in zip(figure.subplots(2), titles.items(), strict=True):
         curves = {
-            name: ([int(number) for number in one["ratio"]], [*one["ratio"].values()])
+            name: ([int(number) for number in one["ratio"]], [[*one["ratio"].values()]])
             for name, one in figures[of].items()
         }
         lines(axes, "", f"number of {title}", "times `git apply` of one", curves)
+    return figure
+
+
+def metadata_cost(figures: Mapping[str, Any]) -> Figure:
+    """What a step's metadata cost with the series and, with dashes, without, by `max_model_len`."""
+    panels: dict[tuple[str, str], dict[str, tuple[list[float], list[list[float]]]]] = {}
+    for release, of in figures.items():
+        for one in of["curves"]:
+            if {"with", "without"} <= one.keys():
+                first = one["without"][0] or 1
+                sides = [[value / first for value in one[side]] for side in ("with", "without")]
+                name = f"{one['backend']}, {one['step']} of {one['model']}"
+                panel = panels.setdefault((release, one["unit"]), {})
+                panel[name] = (one["max_model_len"], sides)
+    figure = Figure(figsize=(9, 3.2 * len(panels)), layout="constrained")
+    rows = figure.subplots(len(panels), squeeze=False)[:, 0]
+    for axes, ((release, unit), curves) in zip(rows, panels.items(), strict=True):
+        lines(axes, f"{unit}, {release}", "max_model_len", "times the first without", curves)
     return figure
 
 
@@ -114,6 +133,8 @@ DRAWN: dict[str, Callable[[Mapping[str, Any]], Figure]] = {
     "contract": compared,
     "growth": growth,
     "hook": compared,
+    "metadata_cost": metadata_cost,
+    "prepare_attn": compared,
     "verify": compared,
     "wheel": compared,
 }
