@@ -48,18 +48,21 @@ def timed(action: Callable[[], object]) -> float:
 
 
 def compared(taken: Mapping[str, Sequence[float]], to: str) -> dict[str, dict[str, float]]:
-    """For each name its median in seconds, and its ratio to `to`: median, least and most.
+    """For each name its median in seconds, and its ratio to `to`: median, and from where to where.
 
-    The ratios are those of each round, so that what slows a round down slows both.
+    The ratios are those of each round, so that what slows a round down slows both. `least` and
+    `most` are those of the middle half of the rounds.
     """
     answer = {}
     for name, seconds in taken.items():
         ratios = [one / other for one, other in zip(seconds, taken[to], strict=True)]
+        # each twice, as there are no quarters of a single round
+        quarters = statistics.quantiles(ratios * 2, method="inclusive")
         answer[name] = {
             "seconds": rounded(statistics.median(seconds)),
             "ratio": rounded(statistics.median(ratios)),
-            "least": rounded(min(ratios)),
-            "most": rounded(max(ratios)),
+            "least": rounded(quarters[0]),
+            "most": rounded(quarters[2]),
         }
     return answer
 

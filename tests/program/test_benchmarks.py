@@ -62,13 +62,14 @@ def test_every_action_runs_once_a_round_and_not_always_behind_the_same() -> None
 
 def test_ratios_are_those_of_each_round() -> None:
     # the second round met a machine that was ten times as busy
-    taken = {"one": [1.0, 10.0, 1.0], "other": [2.0, 20.0, 3.0]}
+    taken = {"one": [1.0, 10.0, 1.0, 1.0], "other": [2.0, 20.0, 3.0, 9.0]}
     assert measure.compared(taken, to="one")["other"] == {
-        "seconds": 3.0,
-        "ratio": 2.0,
+        "seconds": 6.0,
+        "ratio": 2.5,
         "least": 2.0,
-        "most": 3.0,
+        "most": 4.5,
     }
+    assert measure.compared({"one": [1.0], "other": [2.0]}, to="one")["other"]["ratio"] == 2.0
 
 
 def test_a_result_says_what_it_was_measured_on(
