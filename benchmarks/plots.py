@@ -43,7 +43,7 @@ Curves = Mapping[str, tuple[Sequence[float], Sequence[Sequence[float]]]]
 
 
 def bars(axes: Axes, title: str, ratios: Mapping[str, Mapping[str, float]], to: str) -> None:
-    """A bar for each name, from `to` to its ratio; a thin line for the middle half of the rounds."""
+    """A bar for each name, from `to` to its ratio; a thin line for half of the rounds."""
     names = [*ratios][::-1]
     for row, name in enumerate(names):
         one = ratios[name]

@@ -13,6 +13,8 @@ UNUSED = [
     ("mrv2_fixes.plugin.running", {*SLOW, WRITING, "click", "mrv2_fixes.printing"}),
     ("mrv2_fixes.targets.folder", {*SLOW, WRITING, "click", "mrv2_fixes.plan"}),
     ("mrv2_fixes.cli", {*SLOW, WRITING}),
+    # As slow to import as all the rest of LibCST.
+    ("mrv2_fixes.edit", {"libcst.matchers"}),
     ("mrv2_fixes.deliver.in_place", {*SLOW, "click", "mrv2_fixes.printing"}),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import shutil
 from pathlib import Path
@@ -143,6 +144,25 @@ def test_two_patches_at_odds_are_an_error() -> None:
     patches = [_patch("first", first), _patch("second", second)]
     with pytest.raises(SeriesError, match="first: undone by a later patch"):
         plan.make(patches, source, releases={})
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_plan_leaves_the_garbage_collector_as_it_was(enabled: bool) -> None:
+    was = gc.isenabled()
+    seen: list[bool] = []
+
+    def edit(vllm: Vllm) -> None:
+        seen.append(gc.isenabled())
+        raise ValueError("a mistake in an edit")
+
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(ValueError, match="a mistake"):
+            plan.make([_patch("mistaken", edit)], {}, releases={})
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was else gc.disable)()
+    assert seen == [False]
 
 
 def _patch(slug: str, edit: series.Edit) -> series.Patch:
