@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+import libcst as cst
 import pytest
 from packaging.specifiers import SpecifierSet
 
@@ -144,6 +145,20 @@ def test_two_patches_at_odds_are_an_error() -> None:
     patches = [_patch("first", first), _patch("second", second)]
     with pytest.raises(SeriesError, match="first: undone by a later patch"):
         plan.make(patches, source, releases={})
+
+
+def test_a_file_is_parsed_once_for_all_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+
+    def parse(content: bytes) -> cst.Module:
+        parsed.append(content)
+        return cst.Module([])
+
+    monkeypatch.setattr("libcst.parse_module", parse)
+    files = {"vllm/v1/worker/gpu/a.py": b"# no other test has this one\n"}
+    for _ in range(2):
+        Vllm(files).module("vllm/v1/worker/gpu/a.py")
+    assert parsed == [*files.values()]
 
 
 @pytest.mark.parametrize("enabled", [True, False])
