@@ -1,0 +1,1 @@
+"""What runs in a release's environment, on vLLM's own code, with and without the series."""
