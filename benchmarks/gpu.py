@@ -6,7 +6,7 @@ For FlashAttention, FlashInfer and Triton MLA one layer's decode of a draft step
 device, with the bytes that it takes at most; then `vllm bench latency` of a tiny model with an
 EAGLE draft, in eager mode, since a captured graph keeps its arguments. The official wheel of the
 release is installed into `.venv-gpu/RELEASE`, which takes some GB. It has not been run on a GPU
-yet; without one nothing is measured, which it says, with exit status 1.
+yet; without one it says so and measures nothing.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def main(release: str = "0.22.1") -> None:
     """Measure one release, and keep what was seen."""
     found = gpus()
     if not found:
-        raise SystemExit("no GPU was found (nvidia-smi names none): nothing was measured")
+        print("no GPU was found (nvidia-smi names none): nothing was measured on one")
+        return
     made = environment(release)
     figures = {
         "gpus": found,

@@ -4,12 +4,12 @@
 
 Real code of each release without the series and with it: `prepare_attn` of a hybrid model's state,
 and a draft step's `_build_draft_attn_metadata` after a `propose`, hand `max_seq_len` to each
-backend whose builder runs without a GPU. Eight or nine requests, the longest of 395 tokens, in a
-cache that has room for 1M tokens throughout. Seconds are medians of interleaved builds; bytes are
-those of all tensors that one build makes; for Triton MLA also what one layer's decode makes and
-launches, in Triton's interpreter, with the 132 compute units of an H100. `slope` is that of a
-straight line through the values, per 1024 tokens of `max_model_len`; `growth` is the last value
-over the first.
+backend whose builder runs without a GPU. Eight decodes, and for the target 64 tokens of a ninth
+request (two decodes for latent attention), the longest of 395 tokens, in a cache that has room for
+1M tokens throughout. Seconds are medians of interleaved builds; bytes are those of all tensors that
+one build makes; for Triton MLA also what one layer's decode makes and launches, in Triton's
+interpreter, with the 132 compute units of an H100. `slope` is that of a straight line through the
+values, per 1024 tokens of `max_model_len`; `growth` is the last value over the first.
 """
 
 from __future__ import annotations

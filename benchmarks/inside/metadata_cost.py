@@ -23,8 +23,8 @@ from benchmarks import measure
 from benchmarks.inside import decode, sides, steps
 from benchmarks.inside.counting import taken
 
-# An extend of 64 tokens behind decodes; 394 tokens are the longest.
-ROWS = [*(Row(23 + 53 * i, 1) for i in range(8)), Row(100, 64, True)]
+DECODES = [Row(23 + 53 * i, 1) for i in range(8)]
+EXTEND = Row(100, 64, True)
 COMPUTE_UNITS = 132
 """Of an H100 or H200, which bounds the splits of Triton MLA; a CPU has no such number."""
 ATTENTION = {"llama": False, "deepseek": True}
@@ -135,7 +135,7 @@ def measured(actions: dict[str, steps.Step], groups: Any, runs: int) -> dict[str
     return answer
 
 
-def decodes(layers: Layers, actions: dict[str, steps.Step]) -> dict[str, dict[str, Any]]:
+def decoded(layers: Layers, actions: dict[str, steps.Step]) -> dict[str, dict[str, Any]]:
     """What a layer's decode makes and launches by the metadata of each side of a step."""
     answer, outputs = {}, []
     for side, action in actions.items():
@@ -152,30 +152,32 @@ def of_backend(
     layers: Layers, backend: type | None, state: steps.Sides, eagle: steps.Sides, runs: int
 ) -> Iterator[dict[str, Any]]:
     """The figures of one backend, or of the model's own."""
-    batch, decodes_only = (make_batch(rows, layers.device) for rows in (ROWS, ROWS[:-1]))
-    if backend and backend.is_mla():
-        # Its prefills pin memory, which takes a GPU.
-        batch = decodes_only
+    latent = bool(backend and backend.is_mla())
+    # Latent attention pins memory for prefills, which takes a GPU; and Triton's interpreter runs
+    # its decodes, which is slow: the longest two are enough.
+    decodes = make_batch(DECODES[-2:] if latent else DECODES, layers.device)
+    batch = decodes if latent else make_batch([*DECODES, EXTEND], layers.device)
     try:
         if backend:
             give_builders(layers.attn_groups, backend, layers)
+        tables = steps.cache(layers, batch)
+        target = steps.target_steps(layers, state, batch, tables)
+        measuring = {"target": (target, layers.attn_groups)}
+        if backend:
+            drafts = steps.speculators(layers, eagle, tables)
+            groups = drafts["without"].attn_groups
+            give_builders(groups, backend, layers)
+            measuring["draft"] = (steps.draft_steps(drafts, decodes), groups)
     except Exception as error:
-        # Whatever keeps a backend from being made without its device.
+        # Whatever keeps a backend from building without its device.
         yield {"refused": one_line(error)}
         return
-    tables = steps.cache(layers, batch)
-    measuring = {"target": (steps.target_steps(layers, state, batch, tables), layers.attn_groups)}
-    if backend:
-        drafts = steps.speculators(layers, eagle, tables)
-        groups = drafts["without"].attn_groups
-        give_builders(groups, backend, layers)
-        measuring["draft"] = (steps.draft_steps(drafts, decodes_only), groups)
     for name, (step, groups) in measuring.items():
         for side, figures in measured(step, groups, runs).items():
             yield {"step": name, "side": side} | figures
-        if backend and backend.get_name() == LATENT.name:
-            for side, figures in decodes(layers, step).items():
-                yield {"step": f"decode of a {name}", "side": side} | figures
+        if name == "draft" and backend.get_name() == LATENT.name:
+            for side, figures in decoded(layers, step).items():
+                yield {"step": "decode of a draft", "side": side} | figures
 
 
 def points(texts: Path, runs: int, lengths: list[int]) -> Iterator[dict[str, Any]]:

@@ -106,7 +106,7 @@ def of_draft(texts: Path, runs: int) -> Iterator[dict[str, Any]]:
                 call()
             where = {"state": "default", "drafts": steps.K, "rows": count}
             with no_kernels():
-                yield where | {"call": "propose", "sides": compared(calls, max(runs // 4, 1))}
+                yield where | {"call": "propose", "sides": compared(calls, max(runs // 10, 1))}
             with no_kernels(), steps.without_model(speculators.values()):
                 yield where | {"call": "propose, no model", "sides": compared(calls, runs)}
                 with no_builders(runner.speculator.attn_groups):

@@ -49,7 +49,6 @@ def test_the_sides_hand_over_what_they_do_when_serving(
         # The target's rows are decodes and 64 tokens that each look at their whole block table.
         ("FLEX_ATTENTION", "target", "bytes"),
         ("FLEX_ATTENTION", "draft", "bytes"),
-        ("TRITON_MLA", "decode of a target", "bytes"),
         ("TRITON_MLA", "decode of a draft", "bytes"),
         ("TRITON_MLA", "decode of a draft", "programs"),
     ],
@@ -117,5 +116,5 @@ def test_without_a_gpu_it_says_so(tmp_path: Path, driver: str | None) -> None:
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "no GPU was found (nvidia-smi names none): nothing was measured\n"
+    assert done.stdout == "no GPU was found (nvidia-smi names none): nothing was measured on one\n"
+    assert (done.returncode, done.stderr) == (0, "")
