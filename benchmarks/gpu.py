@@ -5,7 +5,7 @@
 For FlashAttention, FlashInfer and Triton MLA one layer's decode of a draft step, timed by the
 device, with the bytes that it takes at most; then `vllm bench latency` of a tiny model with an
 EAGLE draft, in eager mode, since a captured graph keeps its arguments. The official wheel of the
-release is installed into `.venv-gpu/RELEASE`, which takes some GB. It has not been run on a GPU
+release is installed into `.venv-gpu-RELEASE`, which takes some GB. It has not been run on a GPU
 yet; without one it says so and measures nothing.
 """
 
@@ -49,7 +49,7 @@ def gpus() -> list[str]:
 
 def environment(release: str) -> engine.Environment:
     """An environment with the official wheel; made the first time."""
-    made = engine.Environment(release, real_vllm.ROOT / ".venv-gpu" / release, RUNNING)
+    made = engine.Environment(release, real_vllm.ROOT / f".venv-gpu-{release}", RUNNING)
     if not made.vllm.is_dir():
         about = f"no environment with vLLM {release} for a GPU was made"
         uv("venv", "--quiet", "--clear", "--python", RUNNING, str(made.folder), about=about)

@@ -38,6 +38,8 @@ STYLE: Any = {
     **{f"{part}.color": GREY for part in ("text", "xtick", "ytick", "grid")},
     **{f"axes.{part}color": GREY for part in ("edge", "label", "title")},
 }
+GROWS = 2
+"""A curve is drawn when its last value without the series is more than this many times the first."""
 Curves = Mapping[str, tuple[Sequence[float], Sequence[Sequence[float]]]]
 """Name to the values of x and, of one or two sides, those of y; the second is drawn with dashes."""
 
@@ -50,7 +52,7 @@ def bars(axes: Axes, title: str, ratios: Mapping[str, Mapping[str, float]], to: 
         colour = GREY if name == to else COLOURS["mrv2" in name or "patched" in name]
         axes.barh(row, one["ratio"] - 1, left=1, color=colour, height=0.6)
         axes.hlines(row, one["least"], one["most"], color=GREY, linewidth=1)
-        axes.text(one["most"], row, f"  {one['ratio']:.3g}", va="center")
+        axes.text(max(one["most"], 1), row, f"  {one['ratio']:.3g}", va="center")
     axes.set_xscale("log")
     axes.axvline(1, color=GREY, linewidth=1)
     axes.set_yticks(range(len(names)), names)
@@ -114,7 +116,8 @@ def metadata_cost(figures: Mapping[str, Any]) -> Figure:
     panels: dict[tuple[str, str], dict[str, tuple[list[float], list[list[float]]]]] = {}
     for release, of in figures.items():
         for one in of["curves"]:
-            if {"with", "without"} <= one.keys():
+            # The others are level on both sides, and many.
+            if one["growth"].get("without", 0) > GROWS:
                 first = one["without"][0] or 1
                 sides = [[value / first for value in one[side]] for side in ("with", "without")]
                 name = f"{one['backend']}, {one['step']} of {one['model']}"
