@@ -4,6 +4,7 @@ python -m benchmarks.inside.metadata_cost TEXTS RESULT RUNS LENGTH …
 """
 
 import dataclasses
+import functools
 import json
 import statistics
 import sys
@@ -61,22 +62,28 @@ def layers_of(kind: str, max_model_len: int, longest: int) -> Iterator[Layers]:
         yield layers
 
 
-def backends(kind: str) -> Iterator[tuple[str, type | Exception | None]]:
-    """Names and classes of what builds a model's metadata, or why there is no class here.
-
-    None where the model has its own, which are those of the kind.
-    """
-    if kind in RECURRENT:
-        yield kind, None
-        return
+@functools.cache
+def registry() -> dict[str, type | Exception]:
+    """The class of each backend that vLLM knows, or what keeps it from being imported."""
+    classes: dict[str, type | Exception] = {}
     for backend in AttentionBackendEnum:
         try:
-            of = backend.get_class()
-        except (ImportError, ValueError, RuntimeError) as error:
-            yield backend.name, error
-        else:
-            if of.is_mla() == ATTENTION[kind]:
-                yield backend.name, of
+            classes[backend.name] = backend.get_class()
+        except Exception as error:
+            # Some ask for their device, its libraries or its operations as soon as they are read.
+            classes[backend.name] = error
+    return classes
+
+
+def backends(kind: str) -> dict[str, type | Exception | None]:
+    """What can build a model's metadata, by name; None where the model has builders of its own."""
+    if kind in RECURRENT:
+        return {kind: None}
+    return {
+        name: of
+        for name, of in registry().items()
+        if isinstance(of, Exception) or of.is_mla() == ATTENTION[kind]
+    }
 
 
 def give_builders(groups: list[list[Any]], backend: type, layers: Layers) -> None:
@@ -188,7 +195,7 @@ def points(texts: Path, runs: int, lengths: list[int]) -> Iterator[dict[str, Any
         # The models' own builders read no `max_model_len`: its ends are enough.
         for length in lengths if kind in ATTENTION else (lengths[0], lengths[-1]):
             with layers_of(kind, length, max(lengths)) as layers:
-                for name, backend in backends(kind):
+                for name, backend in backends(kind).items():
                     where = {"model": kind, "backend": name, "max_model_len": length}
                     if isinstance(backend, Exception):
                         yield where | {"refused": one_line(backend)}
