@@ -94,7 +94,7 @@ def main(number: str = "0.24.0") -> None:
             for name, samples in groups.items()
         }
     git = subprocess.run(["git", "--version"], check=True, capture_output=True, text=True).stdout
-    of = [Path(__file__), measure.ROOT / "src/mrv2_fixes", measure.ROOT / "patches"]
+    of = [Path(__file__), *measure.program("edit", "deliver", "targets", "plan.py", "known.py")]
     measure.write("commands", figures, of, {"vllm": number, "git": git.split()[2]})
 
 

@@ -176,7 +176,7 @@ def main() -> None:
         "patches": grown([(patches, 1) for patches in PATCHES]),
         "files": grown([(1, files) for files in FILES]),
     }
-    of = [measure.ROOT / "src/mrv2_fixes"]
+    of = measure.program("edit", "deliver", "plugin", "plan.py", "known.py")
     of += [measure.ROOT / "benchmarks" / name for name in ("growth.py", "commands.py", "hook.py")]
     measure.write("growth", figures, of)
 

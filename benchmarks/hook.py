@@ -65,7 +65,7 @@ def main(number: str = "0.22.1") -> None:
         for group in series.GROUPS:
             samples = {name: partial(seconds, *run, group) for name, run in runs.items()}
             figures[group] = measure.compared(measure.sampled(samples, RUNS), to="plain")
-    of = [Path(__file__), measure.ROOT / "src/mrv2_fixes", measure.ROOT / "patches"]
+    of = [Path(__file__), *measure.program("edit", "plugin", "plan.py", "known.py")]
     measure.write("hook", figures, of, {"vllm": number})
 
 

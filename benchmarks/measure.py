@@ -72,6 +72,11 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
+def program(*names: str) -> list[Path]:
+    """The modules and packages of the program that do the work that is measured."""
+    return [ROOT / "src" / "mrv2_fixes" / name for name in names]
+
+
 def digest(of: Iterable[Path]) -> str:
     """SHA-256 over names and contents of files below the repository's root; of a folder, all."""
     sha256 = hashlib.sha256()

@@ -89,8 +89,7 @@ def main(number: str = "0.24.0") -> None:
             ),
             "bytes": official.stat().st_size,
         }
-    sources = ("deliver", "targets")
-    of = [Path(__file__), *(measure.ROOT / "src/mrv2_fixes" / name for name in sources)]
+    of = [Path(__file__), *measure.program("deliver", "targets")]
     measure.write("wheel", figures, of, {"vllm": number, "zlib": zlib.ZLIB_RUNTIME_VERSION})
 
 
