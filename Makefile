@@ -78,6 +78,7 @@ results: setup
 	$(BIN)/python -m mrv2_fixes.maintain.results
 
 report: setup
+	$(BIN)/python -m mrv2_fixes.maintain.figures
 	$(BIN)/python -m mrv2_fixes.maintain.readme
 	$(BIN)/mrv2 report --results results --plots docs/plots \
 		--benchmarks benchmarks/results --output dist/report/index.html

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from mrv2_fixes import series, verify
-from mrv2_fixes.maintain import readme, results
+from mrv2_fixes.maintain import figures, readme, results
 from mrv2_fixes.report import matrix
 from mrv2_fixes.report.matrix import Proof
 
@@ -70,10 +71,16 @@ def test_of_an_output_the_places_and_our_own_lines_are_kept(
     assert results.cleaned(results.cleaned(cell)) == results.cleaned(cell)
 
 
-def test_the_readme_says_what_the_results_say() -> None:
+@pytest.mark.parametrize("made", [readme, figures], ids=["README.md", "docs/benchmarks.md"])
+def test_the_pages_say_what_the_results_say(made: ModuleType) -> None:
     """Otherwise `make report`."""
-    page = readme.PAGE.read_text()
-    assert readme.renewed(page) == page
+    page = made.PAGE.read_text()
+    assert made.renewed(page) == page
+
+
+def test_the_page_of_figures_has_every_benchmark() -> None:
+    for path in figures.BENCHMARKS.glob("*.json"):
+        assert f"<!-- {path.stem}: as far as here -->" in figures.PAGE.read_text()
 
 
 def test_the_readme_has_its_plot_and_every_number() -> None:
@@ -96,8 +103,8 @@ FIGURES = {
 def test_the_numbers_are_those_of_the_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, figures in FIGURES.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps({"figures": figures}))
+    for name, kept in FIGURES.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"figures": kept}))
     monkeypatch.setattr(readme, "BENCHMARKS", tmp_path)
     proven, draft, hybrid = readme.numbers(MATRIX)
     assert f"**{len(MATRIX.entries(Proof.PROVEN))} of {len(MATRIX.entries())}**" in proven
