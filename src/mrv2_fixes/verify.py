@@ -136,6 +136,8 @@ def run(
         for vllm in job.sides(series):
             tests.setdefault(vllm, []).extend(one.test for one in job.reproducers)
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    # Of what the runs begin with: what is changed while they run is not what they prove.
+    digests = {job.patch.slug: digest(job.patch) for job in wanted}
     progress(f"{len(tests)} runs of an engine, {workers} at a time")
     reports: dict[Vllm, engine.Report] = {}
     with ThreadPoolExecutor(workers) as pool:
@@ -152,7 +154,7 @@ def run(
             engine.stop()
             raise
     return [
-        _cell(job, reproducer, job.sides(series), reports, started)
+        _cell(job, reproducer, job.sides(series), reports, started, digests[job.patch.slug])
         for job in wanted
         for reproducer in job.reproducers
     ]
@@ -200,6 +202,7 @@ def _cell(
     sides: tuple[Vllm, Vllm],
     reports: Mapping[Vllm, engine.Report],
     date: str,
+    digest: str,
 ) -> Cell:
     without, with_ = (_side(reproducer, vllm, reports[vllm]) for vllm in sides)
     return Cell(
@@ -210,7 +213,7 @@ def _cell(
         with_=with_.result,
         seconds=round(without.seconds + with_.seconds, 1),
         date=date,
-        digest=digest(job.patch),
+        digest=digest,
         sides=(without, with_),
     )
 

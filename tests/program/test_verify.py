@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,26 @@ def test_cells_are_kept_beside_those_of_other_runs(tmp_path: Path) -> None:
     path = verify.write([cell("a", "0.9.0", 2)], tmp_path)
     kept = [(row["patch"], row["seconds"]) for row in json.loads(path.read_text())]
     assert kept == [("a", 2), ("b", 1)]
+
+
+def test_what_is_changed_during_the_runs_is_not_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("patches", "tests/v1", "vllm"):
+        shutil.copytree(series.root() / folder, tmp_path / folder)
+    copied = series.load(tmp_path)
+    patch = copied.patch("batch-max-seq-len")
+    ran_with = verify.digest(patch)
+
+    def changing(*_: Any) -> engine.Report:
+        with (patch.folder / "edit.py").open("a") as edit:
+            edit.write("# another one\n")
+        return engine.Report()
+
+    monkeypatch.setattr(engine, "environment", lambda release, progress: None)
+    monkeypatch.setattr(verify, "_run", changing)
+    cells = verify.run(verify.jobs([patch], ["0.22.1"]), copied, lambda line: None)
+    assert {cell.digest for cell in cells} == {ran_with} != {verify.digest(patch)}
 
 
 def test_every_patch_and_affected_release_has_a_cell() -> None:
