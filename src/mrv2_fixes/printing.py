@@ -107,8 +107,9 @@ def _lines(content: bytes) -> list[str]:
 
 
 def explanation(patch: Patch) -> str:
-    """The header of a patch, for people."""
+    """The header of a patch, for people; what is empty is left out."""
     header = patch.header
+    same = "not from upstream" if header.applied_upstream else ""
     rows = [
         ("origin", header.origin),
         ("affects", header.affects),
@@ -117,12 +118,12 @@ def explanation(patch: Patch) -> str:
         ("changes", "\n".join(header.touches)),
         ("adds", "\n".join(header.adds)),
         ("removal", header.removal),
-        ("differs", " ".join(header.differs_from_upstream.split()) or "not from upstream"),
+        ("differs", " ".join(header.differs_from_upstream.split()) or same),
         ("proof", "\n".join(f"{one.test} {one.releases}".strip() for one in header.reproducers)),
     ]
     width = max(len(name) for name, _ in rows) + 2
     parts = [f"{patch.slug}\n{header.title}\n", header.description.strip() + "\n"]
-    for name, value in rows:
+    for name, value in (row for row in rows if row[1]):
         lines = [line for part in value.splitlines() for line in _wrapped(part, 88 - width)]
         parts.append(f"{name:<{width}}" + f"\n{'':<{width}}".join(lines))
     return "\n".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ IDENTITY = {"GIT_AUTHOR_NAME": "Ada Byron", "GIT_AUTHOR_EMAIL": "ada@example.org
 NOBODY = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
 
-def build(mrv2: Mrv2, root: Path, tmp_path: Path, **env: str) -> Path:
-    done = mrv2("build", root, env={**os.environ, **IDENTITY, **env})
+def build(
+    mrv2: Mrv2, root: Path, tmp_path: Path, *, options: Sequence[str] = (), **env: str
+) -> Path:
+    done = mrv2("build", root, *options, env={**os.environ, **IDENTITY, **env})
     assert done.returncode == 0, done.stderr
     (built,) = (tmp_path / "elsewhere" / "dist").iterdir()
     return built
@@ -80,6 +83,15 @@ def test_the_bundle_holds_the_same_commits(published: Source, mrv2: Mrv2, tmp_pa
     git(clone, "reset", "-q", "--hard", "HEAD~3")
     git(clone, "am", *sorted(built.glob("*.patch")))
     assert git(clone, "rev-parse", "HEAD^{tree}") == by_pick
+
+
+def test_the_cover_letter_names_origins_where_there_are_some(
+    published: Source, mrv2: Mrv2, tmp_path: Path
+) -> None:
+    built = build(mrv2, published("0.32.0"), tmp_path, options=["--series", "all"])
+    letter = (built / "cover-letter.txt").read_text().splitlines()
+    assert "- draft-model-metadata-bounds" in letter
+    assert any(line.startswith("- check-attn-metadata (the faults of") for line in letter)
 
 
 def test_building_twice_gives_the_same_bytes(published: Source, mrv2: Mrv2, tmp_path: Path) -> None:

@@ -69,6 +69,10 @@ def test_explain_says_all_that_the_header_says(patch: series.Patch) -> None:
     text = printing.explanation(patch)
     for said in (patch.slug, patch.header.title, patch.header.origin, *patch.header.touches):
         assert said in text
+    # Nothing is said of what there is none of.
+    rows = re.findall(r"^(\w+) {2,}", text, re.MULTILINE)
+    assert ("origin" in rows) is bool(patch.header.origin)
+    assert patch.header.applied_upstream or "not from upstream" not in text
 
 
 def test_added_files_are_within_what_the_package_ships() -> None:

@@ -147,9 +147,11 @@ def _cover_letter(
     repository: Path, branch: str, name: str, needed: Sequence[Step]
 ) -> tuple[str, ...]:
     """What makes `git format-patch` write one, about the commits of `branch`."""
-    description = f"Model Runner V2 fixes for vLLM {name}\n\n" + "\n".join(
-        f"- {step.patch.slug} ({step.patch.header.origin})" for step in needed
-    )
+    lines = []
+    for step in needed:
+        origin = step.patch.header.origin
+        lines.append(f"- {step.patch.slug}" + (f" ({origin})" if origin else ""))
+    description = f"Model Runner V2 fixes for vLLM {name}\n\n" + "\n".join(lines)
     git.run("config", f"branch.{branch}.description", description, folder=repository)
     git.run("symbolic-ref", "HEAD", f"refs/heads/{branch}", folder=repository)
     return "--cover-letter", "--cover-from-description=subject"
