@@ -25,12 +25,12 @@ def clear_old_states(
     first token the state is in a request's first block.
     """
     num_tokens = input_batch.num_scheduled_tokens
-    is_short = num_tokens <= 1 + vllm_config.num_speculative_tokens
-    is_short_prefill = input_batch.is_prefilling_np & is_short
-    if not is_short_prefill.any():
-        return
     seq_lens = input_batch.seq_lens_cpu_upper_bound[: input_batch.num_reqs].numpy()
-    (rows,) = (is_short_prefill & (seq_lens == num_tokens)).nonzero()
+    begins = input_batch.is_prefilling_np & (seq_lens == num_tokens)
+    is_short = num_tokens <= 1 + vllm_config.num_speculative_tokens
+    (rows,) = (begins & is_short).nonzero()
+    if not rows.size:
+        return
     layers = vllm_config.compilation_config.static_forward_context
     for group, block_table in zip(
         kv_cache_config.kv_cache_groups, block_tables, strict=True
@@ -40,4 +40,5 @@ def clear_old_states(
         for name in group.layer_names:
             if isinstance(layers[name], MambaBase):
                 for state in layers[name].kv_cache:
-                    state[blocks] = 0
+                    # A plain 0 would be copied from the host, which waits for the GPU.
+                    state[blocks] = state.new_zeros(())
