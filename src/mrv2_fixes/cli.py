@@ -229,6 +229,7 @@ def verify(
 
     patches = series.load().select(slugs, group)
     wanted = proof.jobs(patches, releases)
+    proof.kept(output)  # what is there and of another form is found before all runs
     cells = proof.run(wanted, series.load(), progress, workers) if wanted else []
     path = proof.write(cells, output) if cells else None
     if as_json:

@@ -19,7 +19,7 @@ import msgspec
 from packaging.version import Version
 
 from mrv2_fixes import cache, engine, known, plan
-from mrv2_fixes.errors import Drifted
+from mrv2_fixes.errors import Drifted, TargetUnusable
 from mrv2_fixes.plan import State
 from mrv2_fixes.series import Failure, Patch, Reproducer, Series
 from mrv2_fixes.targets import folder
@@ -56,7 +56,7 @@ class Side(msgspec.Struct, frozen=True):
 
 
 class Cell(msgspec.Struct, frozen=True, rename={"with_": "with"}):
-    """One patch on one release, by one reproducer. digest: of the patch, as `digest` gives it."""
+    """One patch on one release, by one reproducer. digest: what `digest` gave when it was run."""
 
     patch: str
     release: str
@@ -137,7 +137,7 @@ def run(
             tests.setdefault(vllm, []).extend(one.test for one in job.reproducers)
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     # Of what the runs begin with: what is changed while they run is not what they prove.
-    digests = {job.patch.slug: digest(job.patch) for job in wanted}
+    digests = {job.patch.slug: digest(job.patch, series) for job in wanted}
     progress(f"{len(tests)} runs of an engine, {workers} at a time")
     reports: dict[Vllm, engine.Report] = {}
     with ThreadPoolExecutor(workers) as pool:
@@ -160,13 +160,17 @@ def run(
     ]
 
 
-def digest(patch: Patch) -> str:
-    """SHA-256 of what a proof of `patch` is about: its header, its edit and the files it adds."""
+def digest(patch: Patch, series: Series) -> str:
+    """SHA-256 of what a proof of `patch` is about: what it and those that it requires change, on
+    which releases, by which reproducers. What is only told about them may be put in other words.
+    """
     of = hashlib.sha256()
-    for name in ("patch.toml", "edit.py"):
-        of.update((patch.folder / name).read_bytes() + b"\0")
-    for path, content in sorted(patch.added().items()):
-        of.update(path.encode() + b"\0" + content + b"\0")
+    for one in series.select([patch.slug]):
+        header = one.header
+        of.update(msgspec.json.encode((header.affects, header.touches, header.reproducers)))
+        of.update((one.folder / "edit.py").read_bytes() + b"\0")
+        for path, content in sorted(one.added().items()):
+            of.update(path.encode() + b"\0" + content + b"\0")
     return of.hexdigest()
 
 
@@ -275,11 +279,14 @@ def declared(seen: engine.Failure, expected: Failure) -> bool:
 
 
 def write(cells: Sequence[Cell], into: Path) -> Path:
-    """Keep the cells in `verify.json` of the folder `into`, beside those of other reproducers."""
+    """Keep the cells in `verify.json` of the folder `into`, beside those of other reproducers.
+
+    Raises what `kept` does.
+    """
     into.mkdir(parents=True, exist_ok=True)
     path = into / "verify.json"
-    kept = {_key(cell): cell for cell in _read(path)} | {_key(cell): cell for cell in cells}
-    ordered = sorted(kept.values(), key=lambda cell: Version(cell.release))
+    all_of_them = {_key(cell): cell for cell in (*kept(into), *cells)}
+    ordered = sorted(all_of_them.values(), key=lambda cell: Version(cell.release))
     path.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
     return path
 
@@ -288,9 +295,18 @@ def _key(cell: Cell) -> tuple[str, str, str]:
     return cell.release, cell.patch, cell.reproducer
 
 
-def _read(path: Path) -> list[Cell]:
-    """The cells kept there; none when there is no such file, or one of another form."""
+def kept(folder: Path) -> list[Cell]:
+    """The cells of `verify.json` in a folder; none when there is no such file.
+
+    Raises TargetUnusable when it is of another form.
+    """
+    path = folder / "verify.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=list[Cell])
-    except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError):
+    except FileNotFoundError:
         return []
+    except msgspec.DecodeError as error:
+        fault = f"not what this `mrv2 verify` keeps ({error})"
+        raise TargetUnusable(
+            f"{path}: {fault}: take it away, and `mrv2 verify` makes it anew"
+        ) from error

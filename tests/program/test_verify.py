@@ -12,6 +12,7 @@ import pytest
 
 from mrv2_fixes import engine, series, verify
 from mrv2_fixes.engine import run
+from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.verify import Result
 
 REPRODUCER = series.Reproducer(
@@ -113,7 +114,7 @@ def test_what_is_changed_during_the_runs_is_not_proven(
         shutil.copytree(series.root() / folder, tmp_path / folder)
     copied = series.load(tmp_path)
     patch = copied.patch("batch-max-seq-len")
-    ran_with = verify.digest(patch)
+    ran_with = verify.digest(patch, copied)
 
     def changing(*_: Any) -> engine.Report:
         with (patch.folder / "edit.py").open("a") as edit:
@@ -123,7 +124,7 @@ def test_what_is_changed_during_the_runs_is_not_proven(
     monkeypatch.setattr(engine, "environment", lambda release, progress: None)
     monkeypatch.setattr(verify, "_run", changing)
     cells = verify.run(verify.jobs([patch], ["0.22.1"]), copied, lambda line: None)
-    assert {cell.digest for cell in cells} == {ran_with} != {verify.digest(patch)}
+    assert {cell.digest for cell in cells} == {ran_with} != {verify.digest(patch, copied)}
 
 
 def test_every_patch_and_affected_release_has_a_cell() -> None:
@@ -133,3 +134,48 @@ def test_every_patch_and_affected_release_has_a_cell() -> None:
     assert cells == {(batch, release) for release in old} | {
         (slug, release) for slug in others for release in [*old, "0.23.0", "0.24.0"]
     }
+
+
+CHANGES = [
+    ("its edit", "patches/one-token-prompt-is-a-prefill/edit.py", "# x\n", True),
+    ("what it adds", "vllm/v1/worker/gpu/recycled_mamba_state.py", "# x\n", True),
+    ("how it is to fail", "patches/one-token-prompt-is-a-prefill/patch.toml",
+     '[[reproducers]]\ntest = "t"\nfailure = {file = "f", message = "m"}\n', True),
+    ("an edit that it does not require", "patches/batch-max-seq-len/edit.py", "# x\n", False),
+    ("a remark", "patches/one-token-prompt-is-a-prefill/patch.toml", "# x\n", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "path", "added", "old"), CHANGES, ids=[one[0] for one in CHANGES])
+def test_a_proof_is_old_once_what_it_is_about_has_changed(
+    tmp_path: Path, what: str, path: str, added: str, old: bool
+) -> None:
+    slug = "one-token-prompt-is-a-prefill"
+    before = series.load()
+    for folder in ("patches", "tests/v1", "vllm"):
+        shutil.copytree(series.root() / folder, tmp_path / folder)
+    with (tmp_path / path).open("a") as file:
+        file.write(added)
+    after = series.load(tmp_path)
+    digests = [verify.digest(one.patch(slug), one) for one in (before, after)]
+    assert (digests[0] != digests[1]) is old, what
+
+
+def test_a_proof_is_old_once_what_it_requires_has_changed(tmp_path: Path) -> None:
+    for folder in ("patches", "tests/v1", "vllm"):
+        shutil.copytree(series.root() / folder, tmp_path / folder)
+    copied = series.load(tmp_path)
+    patch = copied.patch("gate-speculative-tensors")
+    before = verify.digest(patch, copied)
+    (required,) = patch.header.requires
+    with (copied.patch(required).folder / "edit.py").open("a") as edit:
+        edit.write("# another one\n")
+    assert verify.digest(patch, copied) != before
+
+
+def test_a_file_of_another_form_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "verify.json"
+    path.write_text('[{"patch": "of another version"}]')
+    with pytest.raises(TargetUnusable, match="take it away"):
+        verify.write([], tmp_path)
+    assert path.read_text() == '[{"patch": "of another version"}]'

@@ -88,16 +88,10 @@ def read(results: Path) -> list[verify.Cell]:
     Raises TargetUnusable when there is no such file, or it is of another form.
     """
     path = results / "verify.json"
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=list[verify.Cell])
-    except FileNotFoundError as error:
+    if not path.exists():
         way = "`mrv2 verify` makes it, --results names the folder that has one"
-        raise TargetUnusable(f"{path}: no such file: {way}") from error
-    except msgspec.DecodeError as error:
-        way = "take it away, and `mrv2 verify` makes it anew"
-        raise TargetUnusable(
-            f"{path}: not what this `mrv2 verify` keeps ({error}): {way}"
-        ) from error
+        raise TargetUnusable(f"{path}: no such file: {way}")
+    return verify.kept(results)
 
 
 def make(series: Series, cells: Iterable[verify.Cell]) -> Matrix:
@@ -108,7 +102,7 @@ def make(series: Series, cells: Iterable[verify.Cell]) -> Matrix:
     left = {(cell.patch, cell.release, cell.reproducer): cell for cell in cells}
     rows = []
     for patch in series.patches:
-        digest = verify.digest(patch)
+        digest = verify.digest(patch, series)
         entries = []
         for release in releases:
             keys = [key for key in left if key[:2] == (patch.slug, release)]
