@@ -72,16 +72,20 @@ def status(target: str | None, slugs: tuple[str, ...], group: str, as_json: bool
     """
     patches = series.load().select(slugs, group)
     opened = targets.open_target(target, progress)
-    made = plan.quick(patches, opened.files, version=opened.version, record=opened.record())
+    chosen = patches if slugs else series.load().patches
+    made = plan.quick(chosen, opened.files, version=opened.version, record=opened.record())
+    made, others = made.split({patch.slug for patch in patches})
     server = None
     if opened.kind == "installed":
         from mrv2_fixes.plugin import forecast
 
         server = forecast.forecast(opened, os.environ)
     if as_json:
-        _print_json({**printing.data(made, opened), "server": server})
+        _print_json({**printing.data(made, opened), "opt_in": others, "server": server})
     else:
         printing.print_status(made, opened)
+        if others:
+            click.echo(f"needed too, opt-in (--series all): {', '.join(others)}")
         if server:
             click.echo(f"a server started here {server.says}")
     return _exit_status(made, server.served if server else ())
@@ -197,7 +201,8 @@ def branch(clone: Path, slugs: tuple[str, ...], group: str, base: str, name: str
     opened = target.read(clone, base)
     made = _fitting(opened, slugs, group, status=base == "HEAD")
     if not made.needed():
-        progress(f"{opened.where}: no branch to write: {commits.states(made)}")
+        more = "" if slugs or group == "all" else "; --series all takes those that are opt-in too"
+        progress(f"{opened.where}: no branch to write: {commits.states(made)}{more}")
         return 0
     written = deliver.write(made, opened, name)
     click.echo(f"{written.name}, on {opened.commit[:12]} ({made.base(opened.version)})")

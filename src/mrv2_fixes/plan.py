@@ -9,7 +9,7 @@ import contextlib
 import enum
 import gc
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -69,6 +69,13 @@ class Plan(msgspec.Struct, frozen=True):
     def drifted(self) -> list[Step]:
         """The steps that keep the plan from being delivered."""
         return [step for step in self.steps if step.state in (State.DRIFTED, State.TAMPERED)]
+
+    def split(self, slugs: Collection[str]) -> tuple[Plan, list[str]]:
+        """The plan's steps for `slugs` and for all that is in, and the slugs of others needed."""
+        ours = (State.APPLIED, State.TAMPERED)
+        kept = [step for step in self.steps if step.patch.slug in slugs or step.state in ours]
+        others = [step.patch.slug for step in self.needed() if step.patch.slug not in slugs]
+        return msgspec.structs.replace(self, steps=tuple(kept)), others
 
     def check(self, where: str, status: bool = True) -> None:
         """Raise Drifted, which names each patch that does not fit, when there is one.

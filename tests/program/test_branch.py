@@ -471,6 +471,7 @@ SAID = [
     (fork, (), 1, "(unknown base: it says 0.24.0, "),
     (shallow_fork, (), 1, "a shallow clone, with no tag that says which release this is"),
     (newer, (), 0, "no branch to write: batch-max-seq-len upstream, "),
+    (newer, (), 0, "; --series all takes those that are opt-in too"),
     (on_another_base, ("--base", "v0.24.0"), 2, "read at v0.24.0, "),
     (existing, ("--name", "mine"), 2, "mine, on "),
     (neighbour, ("--name", "fixes/two"), 2, "fixes/two, on "),

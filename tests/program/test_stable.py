@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -12,10 +14,11 @@ from mrv2_fixes import known, plan, series
 from mrv2_fixes.plan import State
 from mrv2_fixes.targets import folder
 
-from .conftest import Source
+from .conftest import Mrv2, Source
 
 pytestmark = pytest.mark.releases
 
+SCHEDULER = "vllm/v1/core/sched/scheduler.py"
 FIRST = SpecifierSet(">=0.21.0")
 # The releases in which the code is wrong, and those that have the fix in another form or in ours.
 # More need a patch than its header names, which are those that it is proven on.
@@ -103,3 +106,33 @@ def test_a_file_keeps_its_layout(published: Source, release: str, layout: str) -
     assert other.before.keys() == made.before.keys()
     for path in made.before:
         assert other.after[path] == laid_out(made.after[path]), path
+
+
+def test_a_status_that_names_none_says_which_are_needed(published: Source, mrv2: Mrv2) -> None:
+    """Else who has a fault that one of them mends reads that all is in order."""
+    root = published("0.26.0")
+    done = mrv2("status", root)
+    assert done.returncode == 0
+    needed = [step.patch.slug for step in plan_of(root).needed()]
+    assert f"needed too, opt-in (--series all): {', '.join(needed)}\n" in done.stdout
+    assert json.loads(mrv2("status", "--json", root).stdout)["opt_in"] == needed
+    for options in ["--series", "all"], ["--patch", "batch-max-seq-len"]:
+        assert "opt-in" not in mrv2("status", root, *options).stdout
+
+
+def test_a_status_that_names_none_shows_those_that_are_in(source: Source, mrv2: Mrv2) -> None:
+    """And that one of them was changed since."""
+    root = source("0.26.0")
+    mrv2("apply", root, "--series", "all")
+    done = mrv2("status", root)
+    assert done.returncode == 0
+    assert re.search(r"one-token-prompt-is-a-prefill +applied\n", done.stdout)
+    assert "opt-in" not in done.stdout
+    (root / SCHEDULER).write_bytes((root / SCHEDULER).read_bytes() + b"# mine\n")
+    done = mrv2("status", root)
+    assert done.returncode == 3
+    assert f"no-placeholder-drafts-on-first-tokens: {SCHEDULER}: changed since" in done.stdout
+
+
+def plan_of(root: Path) -> plan.Plan:
+    return plan.quick(series.load().patches, folder.Files(root), version="0.26.0")
