@@ -431,7 +431,7 @@ def test_what_is_not_changed_in_place_says_what_does(
         (tmp_path / "a.whl", 2, f"mrv2 build {tmp_path / 'a.whl'}", installed),
         (tmp_path / "notes.txt", 4, *2 * ("a wheel (.whl): name its site-packages",)),
         ("", 2, *2 * ("the target is empty: name its site-packages",)),
-        (tmp_path / "empty", 4, *2 * ("not a vLLM",)),
+        (tmp_path / "empty", 4, *2 * ("not a vLLM: no vllm/__init__.py: name its site-packages",)),
         (tmp_path / "missing", 4, *2 * ("no such folder: name its site-packages",)),
     ]
     for target, status, *answers in table:

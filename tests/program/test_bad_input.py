@@ -94,7 +94,7 @@ def bloated_wheel(root: Path, into: Path) -> Path:
 
 
 UNUSABLE: list[tuple[Callable[[Path, Path], Path], str]] = [
-    (empty_folder, "not a vLLM"),
+    (empty_folder, "beside vllm/v1/: name its site-packages"),
     (other_wheel, "not a wheel of vLLM"),
     (truncated_wheel, "not a whole wheel"),
     (damaged_wheel, f"{HYBRID} in it is damaged"),

@@ -93,5 +93,5 @@ def root(name: str | None, command: str) -> Path:
             f"mrv2 {command} {shlex.quote(str(found))}"
         )
     if not (found / MARK).is_file():
-        raise TargetUnusable(f"{found}: not a vLLM: no {MARK}")
+        raise TargetUnusable(f"{found}: not a vLLM: no {MARK}: {IN_PLACE}")
     return found

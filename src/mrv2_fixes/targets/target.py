@@ -43,7 +43,9 @@ class Target:
 
     def __post_init__(self) -> None:
         if MARK not in self.files or not any(path in self.files for path in V1):
-            raise TargetUnusable(f"{self.where}: not a vLLM: no vllm/__init__.py beside vllm/v1/")
+            way = ": name its site-packages" if self.kind == "folder" else ""
+            missing = "no vllm/__init__.py beside vllm/v1/"
+            raise TargetUnusable(f"{self.where}: not a vLLM: {missing}{way}")
 
     def record(self) -> Record | None:
         """What an earlier delivery wrote there. Raises TargetUnusable when it cannot be read."""
