@@ -102,7 +102,7 @@ def test_longest_of_the_batch(
         limit = min(max(proposal.bound) + NUM_SPECULATIVE_TOKENS, MAX_MODEL_LEN)
         assert build.longest <= build.common.max_seq_len <= limit, (
             f"a draft pass over {build.longest} tokens has max_seq_len "
-            f"{build.common.max_seq_len}, for a batch of at most {max(proposal.bound)}"
+            f"{build.common.max_seq_len}, for a batch of at most {limit} with drafts"
         )
 
 
