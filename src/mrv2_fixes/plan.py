@@ -163,6 +163,8 @@ def make(
         except RecursionError:
             state, detail, changed = State.DRIFTED, "code that is nested too deeply to read", {}
         gone = _gone(patch, files, version, releases)
+        if state is State.NOT_AFFECTED and base is None:
+            gone = gone or _lost(patch, version, releases)
         if gone and state in (State.NOT_AFFECTED, State.UPSTREAM):
             state, detail = State.DRIFTED, gone
         misfit = _misfit(patch, files, edited=False) if state is State.NEEDED else ""
@@ -301,6 +303,15 @@ def _gone(
         return ""
     missing = [path for path in patch.header.touches if path in release.files and path not in files]
     return f"{', '.join(missing)}: no such file, and {version} has it" if missing else ""
+
+
+def _lost(patch: Patch, version: str | None, releases: Mapping[str, known.Release]) -> str:
+    """That the release which the vLLM says it is has the code; empty when it has none either."""
+    release = releases.get(known.base_version(version))
+    there = release.states.get(patch.slug, State.NOT_AFFECTED) if release else State.NOT_AFFECTED
+    if there == State.NOT_AFFECTED:
+        return ""
+    return f"{', '.join(patch.header.touches)}: sought the code that {version} has; found none"
 
 
 def _missing(patch: Patch, files: Mapping[str, bytes]) -> dict[str, bytes]:

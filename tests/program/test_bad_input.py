@@ -17,6 +17,8 @@ from .conftest import HYBRID, Mrv2, Source, clone_of, git
 
 pytestmark = pytest.mark.releases
 
+SCHEDULER = "vllm/v1/core/sched/scheduler.py"
+
 
 def wheel_of(root: Path, into: Path) -> Path:
     """A wheel that holds what the source folder of a release holds."""
@@ -198,6 +200,15 @@ def test_a_file_that_is_gone_is_not_taken_for_unaffected(source: Source, mrv2: M
     done = mrv2("status", root)
     assert done.returncode == 3
     assert f"{HYBRID}: no such file, and 0.24.0 has it" in done.stdout
+
+
+def test_code_that_is_rewritten_is_not_taken_for_unaffected(source: Source, mrv2: Mrv2) -> None:
+    root = source("0.26.0")
+    text = (root / SCHEDULER).read_text().replace("pad_spec_decode", "padded")
+    (root / SCHEDULER).write_text(text.replace("num_new_tokens == 1\n", "num_new_tokens < 2\n"))
+    done = mrv2("status", "--series", "all", root)
+    assert done.returncode == 3
+    assert f"{SCHEDULER}: sought the code that 0.26.0 has; found none" in done.stdout
 
 
 def test_a_drift_is_one_line_and_exit_status_3(source: Source, mrv2: Mrv2) -> None:

@@ -258,6 +258,17 @@ DRIFTS: list[tuple[Edit, Change, str]] = [
     (order, ("        ids = fetch(names)\n",
              "        kept = list(names)\n        ids = fetch(names)\n        use(kept)\n"),
      "kept made behind ids"),
+    (order, ("        ids = fetch(names)\n",
+             "        sums = np.cumsum(names)\n        ends = sums - 1\n"
+             "        ids = fetch(names)\n        use(ends)\n"), "ends made behind ids"),
+    (order, ("        ids = fetch(names)\n", "        note(names)\n        ids = fetch(names)\n"),
+     "note(names) made behind ids"),
+    (order, ("        ids = fetch(names)\n",
+             "        self.kept = names\n        ids = fetch(names)\n"), "self.kept = names made"),
+    (order, ("        ids = fetch(names)\n",
+             "        kept[:2] = names\n        ids = fetch(names)\n"), "kept[:2] = names made"),
+    (order, ("        ids = fetch(names)\n",
+             "        ends = np.cumsum(names, out=kept)\n        ids = fetch(names)\n"), "out=kept"),
     (order, ("        names = sorted(batch)\n        ids = fetch(names)\n",
              "        ids = fetch(batch)\n"), "names with its value"),
     (order, ("import numpy as np\n", "from vllm import np\n"), "np"),
@@ -341,6 +352,9 @@ def test_where_nothing_has_the_name_or_asks_there_is_no_such_if() -> None:
     assert [place.outcome for place in vllm.places] == [Outcome.ABSENT]
     with pytest.raises(Drift, match="one if that asks for new == 1; found 0"):
         term(Vllm(files(*RENAMED)))
+    elsewhere = ("config.recurrent\n", "config.recurrent\n\n    def more(self):\n        pad = True\n")
+    with pytest.raises(Drift, match="pad here, or nowhere in the file; found it in another place"):
+        term(Vllm(files(*RENAMED, ("new == 1", "new == 2"), elsewhere)))
 
 
 def test_a_base_class_that_is_not_in_its_file_is_a_drift() -> None:

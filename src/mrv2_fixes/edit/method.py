@@ -7,6 +7,7 @@ point is there and is changed, or `Drift` says what stands there instead.
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import cast
@@ -220,15 +221,15 @@ class Method:
         brought = {name for name in stored if not body.values.binds(name)}
         for name in sorted(stored - brought):
             body.check_place(name, index)
-        stale = body.values.stale(stored, index)
-        if stale:
-            body.drift(f"{stale} made behind {after}", "it made before, of what is changed")
         known = inner
         for statement in ast.parse(block).body:
             code = ast.unparse(cast(ast.Assign, statement).value)
             body.check_place(code, index, ahead_of, known=known)
             body.check_attributes(code)
             known = known | {*values.stores(statement)}
+        stale = body.values.stale(stored, index)
+        if stale:
+            body.drift(f"{stale} made behind {after}", "it made before, of what is changed")
         self._done(what, body.with_lines(index, block))
 
     def behind_super(self, call: str, *, also: Sequence[str] = (), comment: str = "") -> None:
@@ -310,9 +311,9 @@ class Method:
     def term(self, term: str, *, behind: str, assigning: str, also: Sequence[str] = ()) -> None:
         """The one ``if``, nested or not, that asks for `behind` and more asks for `term` too.
 
-        assigning: a name that it assigns, by which it is known. Where nothing in the method has
-        that name, or asks for that, there is no such ``if``. also: other terms that serve as well,
-        in any place.
+        assigning: a name that it assigns, by which it is known. Where nothing in the file has that
+        name, and nothing in the method asks for that, there is no such ``if``. also: other terms
+        that serve as well, in any place.
         """
         what = f"if … {term}"
         body = self._there(what)
@@ -330,6 +331,8 @@ class Method:
             if assigning in values.stores(ast.parse(textwrap.dedent(code_of(node))))
         ]
         if not asking and not body.values.stores[assigning]:
+            if re.search(rf"\b{assigning}\b", self._files.module(self._file).code):
+                body.drift(f"{assigning} here, or nowhere in the file", "it in another place")
             self._note(what, Outcome.ABSENT)
             return
         if len(found) != 1:

@@ -107,6 +107,13 @@ def _assignments(statement: ast.stmt) -> dict[str, ast.expr]:
     }
 
 
+def _hands_on(node: ast.AST) -> bool:
+    """Whether a value may get by `node` to where no name tells of it."""
+    if isinstance(node, ast.Attribute | ast.Subscript):
+        return not isinstance(node.ctx, ast.Load)
+    return isinstance(node, ast.Expr) or (isinstance(node, ast.keyword) and node.arg == "out")
+
+
 class Method:
     """The values in one method's source.
 
@@ -217,13 +224,22 @@ class Method:
         return ""
 
     def stale(self, names: Collection[str], index: int) -> str:
-        """What is made of `names` before statement `index` and used behind it, or empty."""
+        """What has `names`, or what is made of them, before statement `index` and keeps it behind.
+
+        A name that is used there, or the code of a statement that hands them on: to a call for what
+        that does, to an item or an attribute. Empty when there is nothing.
+        """
+        made = {*names}
         behind = {used for statement in self._body[index:] for used in loads(statement)}
         for statement in self._body[:index]:
-            if any(used in names for used in loads(statement)):
-                for made in stores(statement):
-                    if made in behind and made not in names:
-                        return made
+            if made.isdisjoint(loads(statement)):
+                continue
+            if any(_hands_on(node) for node in ast.walk(statement)):
+                return ast.unparse(statement).partition("\n")[0]
+            made |= {*stores(statement)}
+            kept = sorted((made & behind) - {*names})
+            if kept:
+                return kept[0]
         return ""
 
     def stores_within(self, index: int) -> Counter[str]:
