@@ -275,8 +275,10 @@ def test_on_github_the_run_and_the_tag_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["changed", "new"])
 def test_what_is_not_committed_is_of_no_commit(tmp_path: Path, change: str) -> None:
+    """Also where git is told to keep quiet about new files."""
     (tmp_path / "changed").touch()
     committed(tmp_path)
+    git(tmp_path, "config", "status.showUntrackedFiles", "no")
     (tmp_path / change).write_text("more")
     with pytest.raises(WrongCall, match=f"{change} is not committed, and a release is of a commit"):
         provenance.commit(tmp_path)
@@ -321,3 +323,12 @@ def test_a_tag_wants_new_numbers_that_agree(
 def test_the_first_tag_has_no_other_to_differ_from(tmp_path: Path) -> None:
     numbered(tmp_path, "0.1.0", 1)
     assert tag.check(tmp_path, "v0.1.0").startswith("v0.1.0: ")
+
+
+def test_a_tag_that_another_commit_has_is_taken(tmp_path: Path) -> None:
+    numbered(tmp_path, "0.1.0", 1)
+    git(tmp_path, "tag", "--annotate", "--message", "the first", "v0.1.0")
+    assert tag.check(tmp_path, "v0.1.0").startswith("v0.1.0: ")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "more")
+    with pytest.raises(WrongCall, match="v0.1.0: another commit has that tag"):
+        tag.check(tmp_path, "v0.1.0")

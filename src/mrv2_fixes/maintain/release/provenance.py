@@ -98,7 +98,9 @@ def commit(root: Path, env: Mapping[str, str] = os.environ) -> Resource:
 
     Raises WrongCall when there is something in it that is not committed, GitError without git.
     """
-    changed = git.run("status", "--porcelain", "-z", folder=root).decode().split("\0")[0]
+    # Whatever of it the user's own settings of git would hide.
+    seen = ("-c", f"core.excludesFile={os.devnull}", "status", "--untracked-files=all")
+    changed = git.run(*seen, "--porcelain", "-z", folder=root).decode().split("\0")[0]
     if changed:
         fault = f"{changed[3:]} is not committed, and a release is of a commit"
         raise WrongCall(f"{root}: {fault}: commit it, or put it away")

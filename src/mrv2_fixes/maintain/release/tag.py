@@ -35,13 +35,16 @@ def check(root: Path, tag: str) -> str:
     """What the release is, in one line, when the commit that `root` is at may have `tag`.
 
     The tag is `v` and the package's version, which is newer than that of every earlier tag; the
-    revision of the series, which a patched wheel has in its version, is higher than at each.
+    revision of the series, which a patched wheel has in its version, is higher than at each. No
+    other commit has the tag already.
     Raises WrongCall when it may not, GitError when git does not answer.
     """
     version, revision = _version(root, "HEAD"), _revision(root, "HEAD")
     if tag != f"v{version}":
         raise WrongCall(f"{tag}: {PROJECT} says version {version}: the tag has to be v{version}")
     for earlier in git.run("tag", "--list", "v*", folder=root).decode().split():
+        if earlier == tag and _commit(root, earlier) != _commit(root, "HEAD"):
+            raise WrongCall(f"{tag}: another commit has that tag: raise the version in {PROJECT}")
         if earlier == tag or not _is_version(earlier):
             continue
         if Version(earlier) >= Version(tag):
@@ -61,6 +64,10 @@ def _version(root: Path, revision: str) -> str:
 def _revision(root: Path, revision: str) -> int:
     text = git.run("show", f"{revision}:{SERIES}", folder=root)
     return msgspec.toml.decode(text, type=Order).revision
+
+
+def _commit(root: Path, revision: str) -> str:
+    return git.run("rev-parse", f"{revision}^{{commit}}", folder=root).decode().strip()
 
 
 def _is_version(tag: str) -> bool:
