@@ -74,8 +74,8 @@ plots: setup
 	$(BIN)/python -m benchmarks.plots
 
 results: setup
-	$(BIN)/mrv2 verify --series all --output results
-	$(BIN)/python -m mrv2_fixes.maintain.results
+	$(BIN)/mrv2 verify --series all --output results; status=$$?; \
+		$(BIN)/python -m mrv2_fixes.maintain.results && exit $$status
 
 report: setup
 	$(BIN)/python -m mrv2_fixes.maintain.figures

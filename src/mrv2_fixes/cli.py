@@ -234,7 +234,10 @@ def verify(
 
     patches = series.load().select(slugs, group)
     wanted = proof.jobs(patches, releases)
-    proof.kept(output)  # what is there and of another form is found before all runs
+    # Now, and not when all has run: whether results can be kept there.
+    proof.kept(output)
+    if wanted:
+        output.mkdir(parents=True, exist_ok=True)
     cells = proof.run(wanted, series.load(), progress, workers) if wanted else []
     path = proof.write(cells, output) if cells else None
     if as_json:

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import msgspec
-from packaging.version import Version
 
 from mrv2_fixes import cache, engine, known, plan
 from mrv2_fixes.errors import Drifted, TargetUnusable
@@ -286,9 +285,12 @@ def write(cells: Sequence[Cell], into: Path) -> Path:
     into.mkdir(parents=True, exist_ok=True)
     path = into / "verify.json"
     all_of_them = {_key(cell): cell for cell in (*kept(into), *cells)}
-    ordered = sorted(all_of_them.values(), key=lambda cell: Version(cell.release))
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
-    return path
+    numbers = [*known.releases(), *(cell.release for cell in all_of_them.values())]
+    ordered = sorted(all_of_them.values(), key=lambda cell: numbers.index(cell.release))
+    # whole or not at all: what is kept took long
+    new = into / "verify.json.new"
+    new.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
+    return new.replace(path)
 
 
 def _key(cell: Cell) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ from mrv2_fixes import series, verify
 from mrv2_fixes.maintain import figures, readme, results
 from mrv2_fixes.report import matrix
 from mrv2_fixes.report.matrix import Proof
+from mrv2_fixes.verify import Result
 
 CELLS = matrix.read(results.FOLDER)
 MATRIX = matrix.make(series.load(), CELLS)
@@ -56,6 +58,9 @@ OUTPUTS = [
     ("a last line", "1 passed in 2 s", "1 passed in 2 s"),
     ("a folder of the machine", "E   ValueError: '/tmp/tiny-x/config.json' is wrong",
      "E   ValueError: 'config.json' is wrong"),
+    ("a folder behind a colon", "E   No such file:/tmp/a@b/x.py, and file:///tmp/a//b/y.py",
+     "E   No such file:x.py, and y.py"),
+    ("an address", "https://example.org/a/b", "https://example.org/a/b"),
     ("a place in ours", "tests/v1/worker/test_a.py:7: in f", "tests/v1/worker/test_a.py:7: in f"),
 ]  # fmt: skip
 
@@ -69,6 +74,36 @@ def test_of_an_output_the_places_and_our_own_lines_are_kept(
     assert [one.output for one in results.cleaned(cell).sides] == [kept] * 2, why
     assert "/tmp" not in str(results.cleaned(cell))
     assert results.cleaned(results.cleaned(cell)) == results.cleaned(cell)
+
+
+@pytest.mark.parametrize("result", [Result.DID_NOT_RUN, Result.FAILS_OTHERWISE])
+def test_of_a_run_that_ended_otherwise_no_output_is_kept(result: Result) -> None:
+    """It may be anything, such as a traceback in a log, with the source that stands in it."""
+    output = "(EngineCore) ERROR     return self.model(\nE   ValueError: no"
+    side = verify.Side(result, (), 1.0, "did not end in time", {}, (), output)
+    cell = verify.Cell("p", "1", "t", result, result, 1.0, "now", "", (side, side))
+    assert [(one.detail, one.output) for one in results.cleaned(cell).sides] == [
+        ("did not end in time", "")
+    ] * 2
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_make_results_cleans_what_is_not_all_proven_too(tmp_path: Path, status: int) -> None:
+    """And ends as `mrv2 verify` does."""
+    root = series.load().root
+    called = tmp_path / "called"
+    for name, ends in (("mrv2", status), ("python", 0)):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\necho "$@" >>{called}\nexit {ends}\n')
+        program.chmod(0o755)
+    command = ["make", "results", f"VENV={tmp_path}", f"--old-file={tmp_path}/complete"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode != 0) is (status != 0), done.stderr
+    assert called.read_text().splitlines() == [
+        "verify --series all --output results",
+        "-m mrv2_fixes.maintain.results",
+    ]
 
 
 @pytest.mark.parametrize("made", [readme, figures], ids=["README.md", "docs/benchmarks.md"])

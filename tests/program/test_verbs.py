@@ -268,7 +268,8 @@ DRIFTS: list[tuple[Edit, Change, str]] = [
     (order, ("        ids = fetch(names)\n",
              "        kept[:2] = names\n        ids = fetch(names)\n"), "kept[:2] = names made"),
     (order, ("        ids = fetch(names)\n",
-             "        ends = np.cumsum(names, out=kept)\n        ids = fetch(names)\n"), "out=kept"),
+             "        ends = np.cumsum(names, out=kept)\n        ids = fetch(names)\n"),
+     "out=kept"),
     (order, ("        names = sorted(batch)\n        ids = fetch(names)\n",
              "        ids = fetch(batch)\n"), "names with its value"),
     (order, ("import numpy as np\n", "from vllm import np\n"), "np"),
@@ -285,6 +286,9 @@ DRIFTS: list[tuple[Edit, Change, str]] = [
     (reset, ("    def prepare(self", "    def add(self, row, request):\n"
              "        super().add(row, request)\n        if row:\n            return\n"
              "        self.counts[row].fill_(1)\n\n    def prepare(self"), "a way past it"),
+    (reset, ("    def prepare(self", "    def add(self, row, request):\n        if row:\n"
+             "            return\n        super().add(row, request)\n\n    def prepare(self"),
+     "fill_(1) always; found a way past it"),
     (reset, ("    def prepare(self", "    def add(self, row, request):\n"
              "        super().add(row, request)\n        self.counts[row].fill_(1)\n"
              "        self.counts[row].fill_(2)\n\n    def prepare(self"), "fill_(2)"),
@@ -352,7 +356,8 @@ def test_where_nothing_has_the_name_or_asks_there_is_no_such_if() -> None:
     assert [place.outcome for place in vllm.places] == [Outcome.ABSENT]
     with pytest.raises(Drift, match="one if that asks for new == 1; found 0"):
         term(Vllm(files(*RENAMED)))
-    elsewhere = ("config.recurrent\n", "config.recurrent\n\n    def more(self):\n        pad = True\n")
+    there = "config.recurrent\n"
+    elsewhere = there, f"{there}\n    def more(self):\n        pad = True\n"
     with pytest.raises(Drift, match="pad here, or nowhere in the file; found it in another place"):
         term(Vllm(files(*RENAMED, ("new == 1", "new == 2"), elsewhere)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mrv2_fixes import engine, series, verify
+from mrv2_fixes import cli, engine, series, verify
 from mrv2_fixes.engine import run
 from mrv2_fixes.errors import TargetUnusable
 from mrv2_fixes.verify import Result
@@ -94,17 +95,45 @@ def test_proven_is_fails_without_and_passes_with(without: Result, with_: Result)
     assert cell.proven is ((without, with_) == (Result.FAILS, Result.PASSES))
 
 
-def test_cells_are_kept_beside_those_of_other_runs(tmp_path: Path) -> None:
-    def cell(patch: str, release: str, seconds: float) -> verify.Cell:
-        side = verify.Side(Result.FAILS, (), seconds, "", {}, (), "")
-        return verify.Cell(
-            patch, release, "t", Result.FAILS, Result.PASSES, seconds, "now", "", (side, side)
-        )
+def cell(patch: str, release: str, seconds: float) -> verify.Cell:
+    side = verify.Side(Result.FAILS, (), seconds, "", {}, (), "")
+    return verify.Cell(
+        patch, release, "t", Result.FAILS, Result.PASSES, seconds, "now", "", (side, side)
+    )
 
-    verify.write([cell("a", "0.9.0", 1), cell("b", "0.10.0", 1)], tmp_path)
-    path = verify.write([cell("a", "0.9.0", 2)], tmp_path)
+
+def test_cells_are_kept_beside_those_of_other_runs(tmp_path: Path) -> None:
+    """By release, the oldest first; one that this program does not know of is kept too."""
+    verify.write([cell("c", "0.99.0.rc", 1), cell("b", "0.32.0", 1)], tmp_path)
+    path = verify.write([cell("a", "0.22.0", 1), cell("b", "0.32.0", 2)], tmp_path)
     kept = [(row["patch"], row["seconds"]) for row in json.loads(path.read_text())]
-    assert kept == [("a", 2), ("b", 1)]
+    assert kept == [("a", 1), ("b", 2), ("c", 1)]
+
+
+def test_what_is_kept_stays_when_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = verify.write([cell("a", "0.22.0", 1)], tmp_path)
+    before, whole = path.read_bytes(), Path.write_bytes
+
+    def half(self: Path, data: bytes) -> int:
+        whole(self, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(OSError, match="No space left"):
+        verify.write([cell("b", "0.22.0", 1)], tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_where_nothing_can_be_kept_nothing_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "run", lambda *_: pytest.fail("an engine is run"))
+    (tmp_path / "file").touch()
+    command = ["verify", "0.24.0", "--output", str(tmp_path / "file")]
+    with pytest.raises(FileExistsError):
+        cli.cli.main(command, standalone_mode=False)
 
 
 def test_what_is_changed_during_the_runs_is_not_proven(

@@ -258,7 +258,7 @@ class Method:
             body.drift(f"{call} and nothing else of it", other)
         numbers = range(len(body.node.body.body))
         there = [at for at in numbers if any(body.values.has(at, one) for one in (call, *also))]
-        if there and body.values.may_leave(0, there[0]):
+        if body.values.may_leave(0, there[0] if there else index):
             body.drift(f"{call} always", "a way past it")
         note = f"# {comment}\n" if comment else ""
         self._done(what, None if there else body.with_lines(index, f"{note}{call}\n"))
