@@ -210,6 +210,11 @@ def other_commit(folder: Path) -> None:
     path.write_text(re.sub(r'"[0-9a-f]{40}"', f'"{"0" * 40}"', path.read_text()))
 
 
+def no_commit(folder: Path) -> None:
+    path = folder / "one.provenance.json"
+    path.write_text(path.read_text().replace("gitCommit", "sha1"))
+
+
 def other_kind(folder: Path) -> None:
     path = folder / "one.provenance.json"
     path.write_text(path.read_text().replace(provenance.PREDICATE, "https://example.org/v1"))
@@ -227,6 +232,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "more": (lambda at: (at / "more.whl").touch(), "more.whl: no statement is about it"),
     "no statement": (lambda at: (at / "two.provenance.json").unlink(), "two.tar: no statement"),
     "of two commits": (other_commit, "statements of 2 commits: 0000000000"),
+    "of no commit": (no_commit, "one.provenance.json: names no commit"),
     "of another kind": (other_kind, "one.provenance.json: not a https://in-toto.io/Statement/v1"),
     "no JSON": (lambda at: (at / "one.provenance.json").write_text("{"), "one.provenance.json: "),
     "nothing": (shutil.rmtree, "no *.provenance.json in it"),

@@ -143,7 +143,7 @@ def check(folder: Path, besides: Sequence[str]) -> list[Resource]:
 
     besides: names of files that no statement has to speak of.
     Raises Mrv2Error that names the first file that is another, is missing or that no statement
-    speaks of, and when the statements are of several commits or there are none.
+    speaks of, and when there are no statements, or they are of several commits or of none.
     """
     present = {path.name: path for path in sorted(folder.glob("*")) if path.name not in besides}
     statements = {name: _read(present.pop(name)) for name in [*present] if name.endswith(SUFFIX)}
@@ -158,6 +158,7 @@ def check(folder: Path, besides: Sequence[str]) -> list[Resource]:
             elif file(found).digest != subject.digest:
                 faults.append(f"{subject.name}: not the file that {name} is about")
     faults += [f"{name}: no statement is about it" for name in present]
+    faults += [f"{name}: names no commit" for name, one in statements.items() if not _commits(one)]
     commits = {one.digest["gitCommit"] for two in statements.values() for one in _commits(two)}
     if len(commits) > 1:
         faults.append(f"statements of {len(commits)} commits: {', '.join(sorted(commits))}")
@@ -179,6 +180,6 @@ def _read(path: Path) -> Statement:
     return statement
 
 
-def _commits(statement: Statement) -> Iterable[Resource]:
+def _commits(statement: Statement) -> list[Resource]:
     dependencies = statement.predicate.build_definition.resolved_dependencies
-    return (one for one in dependencies if "gitCommit" in one.digest)
+    return [one for one in dependencies if "gitCommit" in one.digest]
