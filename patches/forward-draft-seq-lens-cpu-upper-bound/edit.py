@@ -24,6 +24,7 @@ def edit(vllm: Vllm) -> None:
     ):
         build.fixed_otherwise(f"{BOUND} of build_attn_metadata")
         return
+    vllm.function("attn_utils.py", "build_attn_metadata").expect_parameters(BOUND)
     eagle.expect_attribute(f"draft_{BOUND}", set_in=["__init__", "propose"])
     eagle.method("__init__", shared=True).assign(
         DRAFT,

@@ -396,6 +396,12 @@ FAULTS = (
 )
 
 
+def edited() -> list[str]:
+    """The files that somebody else writes to: one that the series changes, and all that it adds."""
+    changed = sorted(series.load().core[0].header.touches)[2]
+    return [changed, *(path for patch in series.load().patches for path in patch.modules())]
+
+
 def tried(bench: Bench, fault: str) -> Counter[str]:
     """How often `fault` ended how, at each call where it can come up."""
     named = list(enumerate((name for name, _ in calls(bench)), start=1))
@@ -409,9 +415,7 @@ def tried(bench: Bench, fault: str) -> Counter[str]:
     if fault == "interrupt":
         return Counter(interrupt(bench, at, len(named)) for at, _ in named)
     if fault == "a file edited":
-        changed = sorted(series.load().core[0].header.touches)[2]
-        added = [path for patch in series.load().patches for path in patch.modules()]
-        return Counter(edit(bench, path, at) for path in (changed, *added) for at, _ in named)
+        return Counter(edit(bench, path, at) for path in edited() for at, _ in named)
     where = [at for at, call in named if call in AFFECTED[name]]
     return Counter(fail(bench, name, bool(lasting), at) for at in where)
 
