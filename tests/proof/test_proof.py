@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from mrv2_fixes import cache, engine, known, plan, series, verify
 from mrv2_fixes.cli import WORKERS
@@ -23,20 +24,30 @@ CELLS = [
     for reproducer in job.reproducers
 ]
 # Those that the core is for; on the others, a patch's own reproducers have to do.
-RELEASES = list(dict.fromkeys(job.release for job in verify.jobs(series.load().core, ())))
-NEWEST = "newest"
+RELEASES = [
+    *dict.fromkeys(job.release for job in verify.jobs(series.load().core, ())),
+    # The newest with a build for the CPU.
+    verify.jobs(series.load().patches, ())[-1].release,
+]
 
-# The CPU engine of 0.32.0 has a compiled kernel in its place; interpreted by the Triton of that
-# release it gives other values than the reference, which says nothing of a GPU.
-NOT_ON_NEWEST = (
-    "--deselect=tests/v1/worker/test_mamba_hybrid_speculative_tensors.py"
-    "::test_state_update_is_that_of_mamba_ssm"
-)
+# What the CPU engine of some releases cannot run, which says nothing of a GPU.
+NOT_ON_THE_CPU = {
+    # A compiled kernel is in its place; interpreted by that Triton it gives other values.
+    "tests/v1/worker/test_mamba_hybrid_speculative_tensors.py"
+    "::test_state_update_is_that_of_mamba_ssm": ">=0.32",
+    # They want an expert-parallel group that V2 does not make yet.
+    "tests/v1/worker/test_mamba_hybrid_first_token.py"
+    "::test_begins_without_a_state[qwen3_next_wide": "<0.23",
+    # CPU kernels of Mamba2 do not look at drafts.
+    "tests/v1/worker/test_mamba_hybrid_placeholder_drafts.py"
+    "::test_prompt_joins_decodes[granite": ">=0.27",
+}
 
 # The only reasons for which a test of the series may be skipped: for want of a GPU, or of what it
 # is about.
 GPU = ("Skipped: CUDA graphs need a GPU", "Skipped: attention kernels of a GPU")
 ABSENT = ("Skipped: there is no MLA for the CPU", "Skipped: it has no prefill with context")
+METHOD = "Skipped: Value error, VLLM_USE_V2_MODEL_RUNNER does not yet support: speculative method"
 
 
 @pytest.fixture(scope="session")
@@ -78,15 +89,32 @@ def test_fails_without_and_passes_with(verified: list[dict[str, object]], index:
         assert side["lifted"] == ([reproducer.lift] if reproducer.lift else [])
 
 
-def in_tree(release: str, *options: str) -> engine.Report:
-    """Every test that the series adds, on a release with the whole series in."""
+def files_on(release: str) -> list[str]:
+    """The test files of the core and the check, and of what else the release needs."""
+    patches = series.load()
+    anywhere = (*patches.core, patches.patch("check-attn-metadata"))
+    wanted = [one for one in patches.patches if one in anywhere or one.affects(release)]
+    return sorted({path for one in wanted for path in one.header.adds if "/test_" in path})
+
+
+def in_tree(release: str) -> engine.Report:
+    """The tests of `files_on`, with the whole series in."""
     environment = engine.environment(release)
     files = folder.read(environment.site_packages).files
     made = plan.make(series.load().patches, files, version=release)
     tree = engine.patched_tree(environment, made.after, cache.folder())
-    root = series.load().root / "tests"
+    left_out = [
+        f"--deselect={test}"
+        for test, where in NOT_ON_THE_CPU.items()
+        if release in SpecifierSet(where)
+    ]
     return engine.run_tests(
-        environment, tree, root, ["tests/v1", *options], lift_hybrid=True, timeout=TIMEOUT
+        environment,
+        tree,
+        series.load().root / "tests",
+        [*files_on(release), *left_out],
+        lift_hybrid=True,
+        timeout=TIMEOUT,
     )
 
 
@@ -94,28 +122,32 @@ def in_tree(release: str, *options: str) -> engine.Report:
 def reports(verified: list[dict[str, object]]) -> dict[str, Future[engine.Report]]:
     """The reports of every release, made several at a time, once the engine is free."""
     pool = ThreadPoolExecutor(WORKERS)
-    futures = {release: pool.submit(in_tree, release) for release in RELEASES}
-    return futures | {NEWEST: pool.submit(in_tree, engine.newest(), NOT_ON_NEWEST)}
+    return {release: pool.submit(in_tree, release) for release in RELEASES}
 
 
-@pytest.mark.parametrize("name", [*RELEASES, NEWEST])
+@pytest.mark.parametrize("release", RELEASES)
 def test_every_test_of_the_series_passes(
-    reports: dict[str, Future[engine.Report]], name: str
+    reports: dict[str, Future[engine.Report]], release: str
 ) -> None:
-    report = reports[name].result()
+    check(release, reports[release].result())
+
+
+def check(release: str, report: engine.Report) -> None:
     assert not report.timed_out, report.output
-    gpu = [test.id for test in report.tests if test.reason in GPU]
     wrong = [
         (test.id, test.outcome, test.reason or test.failure)
         for test in report.tests
-        if test.outcome != "passed" and test.reason not in (*GPU, *ABSENT)
+        if test.outcome != "passed"
+        and test.reason not in (*GPU, *ABSENT)
+        and not str(test.reason).startswith(METHOD)
     ]
-    assert not wrong, report.output
-    files = {path for patch in series.load().patches for path in patch.header.adds}
-    for file in files:
-        if "def test_" in (series.load().root / file).read_text():
-            assert [test for test in report.of(file) if test.outcome == "passed"], file
-            assert [test for test in gpu if test.startswith(file)], f"no GPU case in {file}"
+    assert not wrong, (wrong, report.output)
+    for file in files_on(release):
+        assert [test for test in report.of(file) if test.outcome == "passed"], file
+    for patch in series.load().core:
+        for file in patch.header.adds:
+            if "/test_" in file:
+                assert [one for one in report.of(file) if one.reason in GPU], f"no GPU case: {file}"
 
 
 def test_the_newest_release_is_one_of_the_known() -> None:
