@@ -47,7 +47,7 @@ NOT_ON_THE_CPU = {
 # is about.
 GPU = ("Skipped: CUDA graphs need a GPU", "Skipped: attention kernels of a GPU")
 ABSENT = ("Skipped: there is no MLA for the CPU", "Skipped: it has no prefill with context")
-METHOD = "Skipped: Value error, VLLM_USE_V2_MODEL_RUNNER does not yet support: speculative method"
+METHOD = " does not yet support: speculative method"
 
 
 @pytest.fixture(scope="session")
@@ -139,7 +139,7 @@ def check(release: str, report: engine.Report) -> None:
         for test in report.tests
         if test.outcome != "passed"
         and test.reason not in (*GPU, *ABSENT)
-        and not str(test.reason).startswith(METHOD)
+        and METHOD not in str(test.reason)
     ]
     assert not wrong, (wrong, report.output)
     for file in files_on(release):
