@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from mrv2_fixes.maintain.readme import BENCHMARKS, ROOT
+from mrv2_fixes.maintain.readme import BENCHMARKS, ROOT, write
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 Figures = Mapping[str, Any]
@@ -115,12 +115,5 @@ def renewed(page: str) -> str:
     return page
 
 
-def main() -> None:
-    """Write the page, if it says anything else."""
-    page = PAGE.read_text()
-    if (new := renewed(page)) != page:
-        PAGE.write_text(new)
-
-
 if __name__ == "__main__":
-    main()
+    write(PAGE, renewed)

@@ -8,6 +8,7 @@ Read are `results/`, which `make results` renews, and what `make bench` keeps.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -111,12 +112,12 @@ def renewed(page: str) -> str:
     return f"{before}{BEGIN}\n{points}\n{plot}{table(made)}\n{END}{after}"
 
 
-def main() -> None:
-    """Write the page, if it says anything else."""
-    page = PAGE.read_text()
-    if (new := renewed(page)) != page:
-        PAGE.write_text(new)
+def write(page: Path, renewed: Callable[[str], str]) -> None:
+    """Write the file `page` as `renewed` makes it of what is there, if that is anything else."""
+    text = page.read_text()
+    if (new := renewed(text)) != text:
+        page.write_text(new)
 
 
 if __name__ == "__main__":
-    main()
+    write(PAGE, renewed)
